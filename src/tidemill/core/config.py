@@ -1,0 +1,141 @@
+"""Every setting, its type, its default and what it does; the same text becomes ``--help`` and docs/settings.md.
+
+A field's docstring is the string literal below it; ``field_docs`` reads them.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, Literal
+
+from tidemill.core.errors import ConfigError
+
+__all__ = [
+    "BLOCK_SIZES",
+    "EngineConfig",
+    "ExecutorConfig",
+    "ModelConfig",
+    "SchedulerConfig",
+    "ServerConfig",
+    "field_docs",
+]
+
+BLOCK_SIZES = (16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model, and how it is named to callers."""
+
+    path: str
+    """A .gguf file, a folder with config.json and safetensors, or a Hugging Face name (org/name)."""
+    name: str | None = None
+    """Name in the API; default: the file's or folder's name, or the Hugging Face name."""
+    chat_template: str | None = None
+    """Path of a Jinja file to use instead of the model's own chat template."""
+    max_model_len: int | None = None
+    """Most tokens of one sequence, prompt and output; default: the model's own length, or what the memory holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorConfig:
+    """How steps are computed."""
+
+    executor: Literal["native", "reference"] = "native"
+    """native: C++ kernels; reference: numpy in float64, the slow oracle."""
+    numerics: Literal["fast", "exact"] = "fast"
+    """For quantised weights. fast: activations rounded to 8 bits per token and group of 32; exact: kept in float."""
+    kv_format: Literal["auto", "f16", "f32"] = "auto"
+    """Number format of the KV cache; auto: f16, or f32 with exact numerics."""
+    threads: int | None = None
+    """Compute threads; default: the processors this process may use (affinity and cgroup quota)."""
+    isa: Literal["auto", "avx2", "portable"] = "auto"
+    """Kernel variant; auto: the best this machine has. The variable TIDEMILL_ISA overrides auto."""
+    attention: Literal["tiled", "materialized"] = "tiled"
+    """tiled: online softmax over tiles of 64 tokens; materialized: the score matrix is stored (the slow twin)."""
+
+    @property
+    def resolved_kv_format(self) -> Literal["f16", "f32"]:
+        """kv_format with auto replaced."""
+        if self.kv_format != "auto":
+            return self.kv_format
+        return "f32" if self.numerics == "exact" else "f16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Who runs in a step."""
+
+    policy: Literal["continuous", "static"] = "continuous"
+    """continuous: sequences join and leave at every step; static: a batch runs until all its members end."""
+    max_running: int = 64
+    """Most sequences that run at once."""
+    max_step_tokens: int = 512
+    """Token budget of one step: decode tokens first, the rest goes to prompt chunks."""
+    chunked_prefill: bool = True
+    """Split prompts over steps to fit the budget; false: a prompt is computed in one step of its own size."""
+    max_waiting: int = 1024
+    """Most sequences waiting; one more is refused with 429."""
+    kv_reservation: Literal["paged", "contiguous"] = "paged"
+    """paged: blocks are taken as a sequence grows; contiguous: for prompt plus max_tokens at the start (slow twin)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything an engine process needs."""
+
+    model: ModelConfig
+    """Which model: see ModelConfig."""
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+    """How steps are computed: see ExecutorConfig."""
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    """Who runs in a step: see SchedulerConfig."""
+    block_size: int = 16
+    """Tokens per KV block: 16, 32 or 64."""
+    kv_memory: int | None = None
+    """Bytes for the KV pool; default: room for max_running sequences of max_model_len, within the memory there is."""
+    strict: bool = False
+    """Check the pool's balance and the plan's invariants at every step (tests and soak runs)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """The HTTP door."""
+
+    host: str = "127.0.0.1"
+    """Address to bind; one that is not loopback requires an API key."""
+    port: int = 8000
+    """Port to bind; 0 picks a free one."""
+    api_keys: tuple[str, ...] = ()
+    """Keys callers may use (Authorization: Bearer); none: no key is asked for, loopback only."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names accepted in the Host header besides localhost and loopback addresses."""
+    max_body_bytes: int = 8 * 2**20
+    """Largest request body."""
+    drain_seconds: float = 30.0
+    """After SIGTERM: how long running requests may finish before they are ended with an error event."""
+
+
+@cache
+def field_docs(cls: type[Any]) -> dict[str, str]:
+    """The docstring of each field of a dataclass: the string literal that follows it in the source."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for before, after in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(before, ast.AnnAssign)
+            and isinstance(before.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
+            docs[before.target.id] = " ".join(after.value.value.split())
+    missing = [item.name for item in fields(cls) if item.name not in docs]
+    if missing:
+        raise ConfigError(f"{cls.__name__} has fields without a docstring: {', '.join(missing)}")
+    return docs

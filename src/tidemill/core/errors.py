@@ -1,0 +1,184 @@
+"""Every error the package raises on purpose, and their one mapping to the outside.
+
+    TidemillError                       500  internal_error
+    ├── InvalidRequest                  400  invalid_value
+    │   ├── ContextLengthExceeded       400  context_length_exceeded
+    │   ├── UnsupportedParameter        400  unsupported_parameter
+    │   └── TemplateRejected            400  template_rejected
+    ├── Unauthorized                    401  invalid_api_key
+    ├── Forbidden                       403  forbidden
+    ├── NotFound                        404  not_found
+    │   └── ModelNotFound               404  model_not_found
+    ├── PayloadTooLarge                 413  payload_too_large
+    ├── Overloaded                      429  overloaded             (retryable)
+    ├── Unavailable                     503  unavailable            (retryable)
+    │   ├── EngineDied                  503  engine_died            (retryable)
+    │   └── Draining                    503  draining               (retryable)
+    └── SetupError                      the command line's exit code 2
+        ├── ModelLoadError              a model's files are missing, damaged or unknown
+        ├── DoesNotFit                  the plan needs more memory than there is
+        └── ConfigError                 a setting has a value it cannot have
+
+A shortage that is expected (no free block, nothing to schedule) is a ``None`` or a verdict, never one of these.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "ConfigError",
+    "ContextLengthExceeded",
+    "DoesNotFit",
+    "Draining",
+    "EngineDied",
+    "Forbidden",
+    "InvalidRequest",
+    "ModelLoadError",
+    "ModelNotFound",
+    "NotFound",
+    "Overloaded",
+    "PayloadTooLarge",
+    "SetupError",
+    "TemplateRejected",
+    "TidemillError",
+    "Unauthorized",
+    "Unavailable",
+    "UnsupportedParameter",
+]
+
+
+class TidemillError(Exception):
+    """The root. ``param`` names the request field or setting that has to change, where there is one."""
+
+    code: ClassVar[str] = "internal_error"
+    type: ClassVar[str] = "server_error"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def body(self) -> dict[str, Any]:
+        """The error in OpenAI's shape: the value of ``error`` in a body or in a stream's error event."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class InvalidRequest(TidemillError):
+    """The caller has to change the request: a field has a wrong type, value or combination."""
+
+    code = "invalid_value"
+    type = "invalid_request_error"
+    status = 400
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt plus requested output can never fit the model's length or the KV pool."""
+
+    code = "context_length_exceeded"
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A field with a meaning this build cannot honour; ignoring it would change the answer."""
+
+    code = "unsupported_parameter"
+
+
+class TemplateRejected(InvalidRequest):
+    """The model's chat template refused the messages; the message is the template's own reason."""
+
+    code = "template_rejected"
+
+
+class Unauthorized(TidemillError):
+    """No API key, or not a known one."""
+
+    code = "invalid_api_key"
+    type = "authentication_error"
+    status = 401
+
+
+class Forbidden(TidemillError):
+    """The request is understood and refused, for example for its Host header."""
+
+    code = "forbidden"
+    type = "permission_error"
+    status = 403
+
+
+class NotFound(TidemillError):
+    """No such route or object."""
+
+    code = "not_found"
+    type = "invalid_request_error"
+    status = 404
+
+
+class ModelNotFound(NotFound):
+    """The request names a model that is not served here."""
+
+    code = "model_not_found"
+
+
+class PayloadTooLarge(TidemillError):
+    """The body is over the limit in bytes."""
+
+    code = "payload_too_large"
+    type = "invalid_request_error"
+    status = 413
+
+
+class Overloaded(TidemillError):
+    """The queue is full: try again later."""
+
+    code = "overloaded"
+    type = "rate_limit_error"
+    status = 429
+    retryable = True
+
+
+class Unavailable(TidemillError):
+    """The engine cannot take work now."""
+
+    code = "unavailable"
+    type = "service_unavailable_error"
+    status = 503
+    retryable = True
+
+
+class EngineDied(Unavailable):
+    """The engine process ended while it held this request."""
+
+    code = "engine_died"
+
+
+class Draining(Unavailable):
+    """The server is stopping: it finishes what runs and takes nothing new."""
+
+    code = "draining"
+
+
+class SetupError(TidemillError):
+    """Something before the first request is wrong: the command line prints one line and exits with 2."""
+
+    code = "setup_error"
+
+
+class ModelLoadError(SetupError):
+    """A model cannot be loaded: the message names the file, tensor or field, and what was expected."""
+
+    code = "model_load_error"
+
+
+class DoesNotFit(SetupError):
+    """Weights, KV and workspace need more memory than there is: the message names the setting to change."""
+
+    code = "does_not_fit"
+
+
+class ConfigError(SetupError):
+    """A setting has a value it cannot have: the message names the setting and the fix."""
+
+    code = "config_error"

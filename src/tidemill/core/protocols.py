@@ -1,0 +1,59 @@
+"""The two protocols everything is composed from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from tidemill.core.events import Reply
+from tidemill.core.requests import GenerationRequest
+from tidemill.core.tokens import EngineInfo, EngineStats, TokenDelta, TokenRequest
+
+__all__ = ["Backend", "TokenEngine"]
+
+
+class TokenEngine(Protocol):
+    """Token ids and options in, token deltas out. Knows nothing of text, templates or HTTP."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Limits and identity; constant from start to end, restarts included."""
+        ...
+
+    def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
+        """Queue a request and yield deltas of all its choices as steps end, until each choice has finished.
+
+        Raises InvalidRequest (before the first delta) for what can never be served, Overloaded if the queue is full,
+        and EngineDied if the engine ends meanwhile. Closing the iterator aborts what still runs: blocks return to
+        the pool within a step or two.
+        """
+        ...
+
+    def abort(self, request_id: str, choice: int | None = None) -> None:
+        """End one choice, or all, without a further delta; unknown ids are ignored."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """The latest snapshot; never waits."""
+        ...
+
+    async def ready(self) -> str | None:
+        """None if the engine makes progress, else the reason why not, in one line."""
+        ...
+
+
+class Backend(Protocol):
+    """A canonical request in; status, headers and events out. Every gateway stage wraps one and is one."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names that requests may use, the first one being the default."""
+        ...
+
+    async def open(self, request: GenerationRequest) -> Reply:
+        """Begin an answer. Raises TidemillError for whatever is wrong before the first event."""
+        ...
+
+    async def ready(self) -> str | None:
+        """None if it can take work, else the reason why not, in one line."""
+        ...

@@ -1,0 +1,56 @@
+"""Canonical requests: what every backend takes, whatever door the caller came through.
+
+They carry text and messages, not token ids (except where the caller sent ids), and the raw bytes, so that a gateway
+can pass a request on untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemill.core.sampling import SamplingOptions
+
+__all__ = ["ChatRequest", "CompletionRequest", "GenerationRequest", "Message", "Prompt"]
+
+Message = Mapping[str, Any]
+"""One chat message with ``role`` and ``content`` (text, a list of text parts, or null where the role allows it)."""
+
+Prompt = str | Sequence[int]
+"""One completion prompt: text, or token ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Common:
+    model: str
+    sampling: SamplingOptions
+    stream: bool = False
+    include_usage: bool = False
+    """Send a last chunk with usage and no choices (streams only)."""
+    request_id: str = ""
+    """Shown to the caller in the id of the answer; internal ids are made apart from it."""
+    user: str | None = None
+    raw: bytes = b""
+    """The body as received."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest(_Common):
+    """/v1/chat/completions."""
+
+    messages: tuple[Message, ...]
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    """Extra variables for the model's chat template (``chat_template_kwargs``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest(_Common):
+    """/v1/completions. All prompts are answered, or the request is refused as a whole."""
+
+    prompts: tuple[Prompt, ...]
+    echo: bool = False
+    """Put the prompt's text before the answer's."""
+
+
+GenerationRequest = ChatRequest | CompletionRequest

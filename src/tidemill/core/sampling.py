@@ -1,0 +1,124 @@
+"""How the next token is chosen: one record, validated once, the same for HTTP, Python and the engines.
+
+The order of the steps is fixed (and is that of Hugging Face transformers):
+logits -> bias -> repetition, presence and frequency penalties -> temperature -> top-k -> top-p -> min-p -> draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidemill.core.errors import InvalidRequest
+
+__all__ = [
+    "GREEDY_TEMPERATURE",
+    "MAX_CHOICES",
+    "MAX_LOGIT_BIAS",
+    "MAX_STOP_STRINGS",
+    "MAX_TOP_LOGPROBS",
+    "SamplingOptions",
+]
+
+GREEDY_TEMPERATURE = 1e-5
+"""At or below this temperature the draw is the argmax; dividing by less would overflow."""
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_LOGIT_BIAS = 1024
+MAX_STOP_STRINGS = 64
+_MAX_SEED = 2**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """Options of the draw and of the end of one request. ``validated`` must have been called on it."""
+
+    temperature: float = 1.0
+    """Divides the logits; 0 (anything up to 1e-5) means greedy: the most likely token, ties to the lowest id."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 or -1 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose probability reaches top_p; in (0, 1]."""
+    min_p: float = 0.0
+    """Drop tokens less likely than min_p times the most likely one; in [0, 1]."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens seen in prompt or output; in (0, 10]."""
+    presence_penalty: float = 0.0
+    """Subtracted once from the logit of each token in the output; in [-2, 2]."""
+    frequency_penalty: float = 0.0
+    """Subtracted from the logit of each token in the output, times its count there; in [-2, 2]."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logit of each token id named, before everything else; values in [-100, 100]."""
+    seed: int | None = None
+    """Makes the draw repeatable: same seed, prompt and options give the same tokens. None: a seed is chosen."""
+    n: int = 1
+    """How many choices to generate for the prompt; each draws its own random numbers."""
+    max_tokens: int | None = None
+    """Most tokens to generate per choice; None: as many as the model's length leaves room for."""
+    stop: tuple[str, ...] = ()
+    """Generation ends before the first of these strings; they are not part of the text."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Token ids that end generation, besides the model's own end tokens; they are not part of the text."""
+    ignore_eos: bool = False
+    """Generate past the model's end tokens (stop_token_ids still end it)."""
+    logprobs: int | None = None
+    """Return the log-probability of each token and of the k most likely ones; None: return none. They are those of
+    the model (log-softmax of the raw logits), before bias, penalties, temperature and cuts."""
+
+    @property
+    def greedy(self) -> bool:
+        """True if the draw is the argmax."""
+        return self.temperature <= GREEDY_TEMPERATURE
+
+    @property
+    def has_penalties(self) -> bool:
+        """True if the draw depends on the tokens seen so far."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    def validated(self, vocab_size: int) -> SamplingOptions:
+        """Return self if every value is one that can be honoured, else raise InvalidRequest naming the field."""
+        _number("temperature", self.temperature, 0.0, 100.0)
+        _integer("top_k", self.top_k, -1, 2**31 - 1)
+        _number("top_p", self.top_p, 0.0, 1.0, above_low=True)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, 10.0, above_low=True)
+        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _integer("n", self.n, 1, MAX_CHOICES)
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        if self.seed is not None:
+            _integer("seed", self.seed, -_MAX_SEED, _MAX_SEED - 1)
+        if self.logprobs is not None:
+            _integer("top_logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
+        if len(self.logit_bias) > MAX_LOGIT_BIAS:
+            raise InvalidRequest(
+                f"logit_bias has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS}", param="logit_bias"
+            )
+        for token, bias in self.logit_bias.items():
+            _integer("logit_bias", token, 0, vocab_size - 1)
+            _number("logit_bias", bias, -100.0, 100.0)
+        for token in self.stop_token_ids:
+            _integer("stop_token_ids", token, 0, vocab_size - 1)
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InvalidRequest(f"stop has {len(self.stop)} strings; at most {MAX_STOP_STRINGS}", param="stop")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise InvalidRequest("stop strings must be non-empty text", param="stop")
+        return self
+
+
+def _number(name: str, value: float, low: float, high: float, *, above_low: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidRequest(f"{name} must be a finite number, not {value!r}", param=name)
+    if not low <= value <= high or (above_low and value == low):
+        bracket = "(" if above_low else "["
+        raise InvalidRequest(f"{name} must be in {bracket}{low:g}, {high:g}], not {value!r}", param=name)
+
+
+def _integer(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{name} must be an integer, not {value!r}", param=name)
+    if not low <= value <= high:
+        raise InvalidRequest(f"{name} must be between {low} and {high}, not {value}", param=name)

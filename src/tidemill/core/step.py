@@ -1,0 +1,126 @@
+"""Plan and result of one step: the only values that cross between a scheduler's engine and an executor.
+
+Plans are stateless. Each row carries its whole block tables and everything its draw depends on, so a plan can be
+replayed, sent to another rank, or run by a restarted executor.
+
+One row is one sequence's work in this step. With ``start`` tokens already computed and ``len(tokens)`` given:
+
+    positions   0 ............ start .................... start + len(tokens)
+                |-- in the KV --|-- computed in this step --|
+                                          |-- num_outputs --|   positions whose logits are drawn from
+
+``num_outputs`` is 0 for a chunk in mid-prompt, 1 for plain decoding, and 1 + k where the last k tokens are proposals
+of a drafter: output j is drawn as if the j proposals before it had been accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NewType
+
+__all__ = [
+    "BlockId",
+    "PenaltyCounts",
+    "PlanRow",
+    "RowOptions",
+    "RowOutputs",
+    "SequenceId",
+    "StepPlan",
+    "StepResult",
+    "TokenId",
+    "TokenLogprob",
+]
+
+TokenId = NewType("TokenId", int)
+BlockId = NewType("BlockId", int)
+SequenceId = NewType("SequenceId", int)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PenaltyCounts:
+    """The tokens a row's penalties act on: parallel sequences, each id once, in ascending order."""
+
+    ids: Sequence[int]
+    """Token ids in prompt or output: the repetition penalty acts on all of them."""
+    output_counts: Sequence[int]
+    """How often each was generated, 0 for those in the prompt only: presence and frequency act on these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOptions:
+    """Everything the draw of a row depends on besides its logits. See SamplingOptions for the meaning of each."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    """Key of the random numbers, as an unsigned 64-bit value; with ``choice`` and the position it gives the noise."""
+    choice: int = 0
+    logprobs: int | None = None
+    """Return the drawn token's log-probability and those of this many most likely tokens; None: neither."""
+    penalties: PenaltyCounts | None = None
+    """Present exactly if one of the three penalties is on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """One sequence's share of a step."""
+
+    sequence: SequenceId
+    tokens: Sequence[int]
+    """Token ids to compute, at absolute positions start, start + 1, ...; at least one."""
+    start: int
+    """Absolute position of tokens[0]; the KV of all positions before it is already in the block tables."""
+    block_tables: tuple[Sequence[int], ...]
+    """Per KV group, in the graph's order: block ids; position p is slot p % block_size of table[p // block_size]."""
+    num_outputs: int = 0
+    """How many of the last positions to draw a token from."""
+    options: RowOptions | None = None
+    """Present exactly if num_outputs > 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One step. Rows are in the scheduler's order; the result has the same order."""
+
+    step: int
+    rows: tuple[PlanRow, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step, over all rows."""
+        return sum(len(row.tokens) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """Log-probabilities at one generated position, from the raw logits (natural log)."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, log-probability) of the most likely tokens, best first, ties to the lowest id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOutputs:
+    """What a row's output positions gave: ``num_outputs`` tokens, in order; resolving proposals is the engine's."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """The result of one plan: one RowOutputs per plan row, empty for rows with num_outputs 0."""
+
+    step: int
+    rows: tuple[RowOutputs, ...]
+    seconds: float = 0.0
+    """Time the executor spent on the step."""

@@ -1,0 +1,100 @@
+"""What goes into a token engine and comes out of it: token ids only, no text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tidemill.core.sampling import SamplingOptions
+from tidemill.core.step import TokenLogprob
+
+__all__ = ["EngineInfo", "EngineStats", "FinishReason", "TokenDelta", "TokenRequest"]
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended."""
+
+    STOP = "stop"
+    """An end token, a stop token id or a stop string."""
+    LENGTH = "length"
+    """max_tokens, or the model's length or the pool's, is reached."""
+    ABORT = "abort"
+    """The caller went away or cancelled."""
+    ERROR = "error"
+    """The engine could not go on with it; TokenDelta.error says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest:
+    """One prompt as token ids. It becomes ``sampling.n`` sequences, choice 0 .. n-1."""
+
+    request_id: str
+    """Unique within the process: made by the frontend, never taken from the caller."""
+    prompt: Sequence[int]
+    """At least one token id, each in [0, vocab_size)."""
+    sampling: SamplingOptions
+    """Validated. The engine does not look at ``stop`` (strings are text, hence the frontend's)."""
+    arrival: float = 0.0
+    """When the request arrived, on the engine's clock (seconds)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDelta:
+    """New tokens of one choice of one request. The last delta of a choice has a finish_reason.
+
+    An end token that ended the choice is not in ``tokens``, but counts in ``num_output_tokens``.
+    """
+
+    request_id: str
+    choice: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """One per token in ``tokens``, where log-probabilities were asked for."""
+    finish_reason: FinishReason | None = None
+    stop_token: int | None = None
+    """The end token that ended the choice, if one did."""
+    num_output_tokens: int = 0
+    """Tokens generated for this choice so far."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What a frontend has to know of the engine in order to check a request before it is queued."""
+
+    model: str
+    vocab_size: int
+    max_model_len: int
+    """Most tokens (prompt + output) of one sequence: the smaller of the model's length and the setting."""
+    kv_capacity_tokens: int
+    """Most tokens of one sequence that the KV pool can ever hold."""
+    end_token_ids: tuple[int, ...]
+    """The model's end tokens: the union of what generation config, config and tokenizer name."""
+    executor: str = ""
+    """Executor, instruction set, numerics and threads that run, for people and logs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot after one step. Totals count from the engine's start."""
+
+    steps: int = 0
+    running: int = 0
+    waiting: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_free: int = 0
+    kv_blocks_held: int = 0
+    kv_block_size: int = 0
+    prompt_tokens_total: int = 0
+    """Prompt tokens computed, recomputation after preemption included."""
+    generation_tokens_total: int = 0
+    preemptions_total: int = 0
+    requests_finished: dict[str, int] = field(default_factory=dict)
+    """Finished choices by finish reason."""
+    step_seconds: float = 0.0
+    """Duration of the last step, and of its parts below."""
+    executor_seconds: float = 0.0
+    step_tokens: int = 0
+    last_progress: float = 0.0
+    """When the last step ended, on the engine's clock (seconds)."""

@@ -1,0 +1,73 @@
+"""What every executor does, whatever it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.core.step import StepPlan, StepResult
+
+__all__ = ["Executor", "KvPoolSpec"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvPoolSpec:
+    """Size of one KV group's pool."""
+
+    group: str
+    num_blocks: int
+    block_size: int
+    """Tokens per block: 16, 32 or 64."""
+
+
+class Executor(Protocol):
+    """Runs steps of one graph with its weights.
+
+    Contract: ``allocate_kv`` once, before the first step. ``submit`` takes a plan and returns before it is computed;
+    ``collect`` waits for its result; at most one plan is in flight, and the plan's sequences are not changed between
+    the two. A row's result depends on its own tokens, KV and options only: bit for bit the same whatever other rows,
+    chunks, block ids, block sizes or threads there are.
+
+    Knows nothing of requests, queues or text.
+    """
+
+    @property
+    def description(self) -> str:
+        """What runs, in one line: executor, instruction set, numerics, KV format, threads."""
+        ...
+
+    def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
+        """Make the KV pools, one per group of the graph, in its order."""
+        ...
+
+    def submit(self, plan: StepPlan) -> None:
+        """Start a step. Raises ValueError for a plan that breaks the contract, before anything is computed."""
+        ...
+
+    def collect(self) -> StepResult:
+        """Wait for the step in flight and return its result."""
+        ...
+
+    def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks (source, destination) within a pool. No step may be in flight."""
+        ...
+
+    def read_blocks(self, group: str, blocks: Sequence[int]) -> bytes:
+        """The raw bytes of whole blocks, in order. No step may be in flight."""
+        ...
+
+    def write_blocks(self, group: str, blocks: Sequence[int], data: bytes) -> None:
+        """Put back what read_blocks gave (possibly into other blocks). No step may be in flight."""
+        ...
+
+    def logits(self, plan: StepPlan) -> Mapping[int, npt.NDArray[np.float32]]:
+        """Run a step and return, per row index, its raw logits [num_outputs, vocab] in float32 (tests, evaluation)."""
+        ...
+
+    def close(self) -> None:
+        """Release threads and memory; safe to call twice."""
+        ...

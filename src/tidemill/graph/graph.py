@@ -1,0 +1,235 @@
+"""The graph: values, operations, and the weights and KV groups they name.
+
+All values are matrices of float rows. A value over ``Rows.TOKENS`` has one row per token of the step (T rows: the
+tokens of all sequences, one sequence after another); one over ``Rows.OUTPUTS`` has one row per position that is
+drawn from (R rows). Shapes below are written [T, width].
+
+A model file builds a plain graph. ``passes.fuse`` rewrites it with the same operations in richer forms (a linear
+layer with several weights or a residual, an attention that ropes its own input); executors accept both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Literal, NewType
+
+__all__ = [
+    "Add",
+    "Attention",
+    "Embed",
+    "Glu",
+    "Graph",
+    "KvGroup",
+    "Linear",
+    "Node",
+    "RmsNorm",
+    "Rope",
+    "RopeSpec",
+    "Rows",
+    "Scale",
+    "SelectRows",
+    "TensorSpec",
+    "Value",
+    "ValueId",
+]
+
+ValueId = NewType("ValueId", int)
+
+
+class Rows(StrEnum):
+    """What the rows of a value stand for."""
+
+    TOKENS = "tokens"
+    OUTPUTS = "outputs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A matrix of float rows, written by exactly one node."""
+
+    id: ValueId
+    width: int
+    rows: Rows = Rows.TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """A weight the graph needs, by its canonical (Hugging Face) name."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvGroup:
+    """Attention layers that share a block pool and one block table per sequence."""
+
+    name: str
+    layers: int
+    """How many attention layers write KV in this group; their nodes have layer 0 .. layers - 1."""
+    kv_heads: int
+    head_dim: int
+
+    def bytes_per_token(self, element_bytes: int) -> int:
+        """KV bytes of one token over the group's layers: 2 (K and V) x layers x KV heads x head size x element size."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * element_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeSpec:
+    """Rotary position embedding (Su et al., RoFormer, arXiv:2104.09864), in the half-split form of Hugging Face:
+    dimension i is rotated with dimension i + r/2 by the angle position * inv_freq[i], r = 2 * len(inv_freq).
+    Dimensions from r on stay as they are. Scaling variants (llama3, linear) are in the frequencies already."""
+
+    inv_freq: tuple[float, ...]
+    attention_factor: float = 1.0
+    """Multiplies both cos and sin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embed:
+    """out[t] = weight[token[t]]. Weight [vocab, width]. -> [T, width]"""
+
+    weight: str
+    out: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RmsNorm:
+    """out = x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich, arXiv:1910.07467). Weight [width]. -> [T, width]"""
+
+    x: Value
+    weight: str
+    eps: float
+    out: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """out = x W^T (+ bias) (+ residual). Each weight is [outputs, inputs]; several weights give their outputs side
+    by side in the order named (merged QKV, merged gate and up). -> [T, sum of outputs]"""
+
+    x: Value
+    weights: tuple[str, ...]
+    out: Value
+    biases: tuple[str | None, ...] = ()
+    """One per weight where any has one; empty: none."""
+    residual: Value | None = None
+    """Added to the result, same width."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rope:
+    """Rotate each head of x. x [T, heads * head_dim] -> the same shape."""
+
+    x: Value
+    heads: int
+    head_dim: int
+    rope: RopeSpec
+    out: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Causal softmax attention over the paged KV of each row's sequence, after writing this step's K and V there.
+
+    q [T, heads * head_dim], k and v [T, kv_heads * head_dim] -> [T, heads * head_dim]. Query head h reads KV head
+    h // (heads // kv_heads). The token at position p attends to positions 0..p; K and V are read as rounded to the
+    KV format, the current token's own included.
+
+    Fused form: ``q`` is the merged [T, (heads + 2 * kv_heads) * head_dim] value (q | k | v), ``k`` and ``v`` are
+    None, and ``rope``, if present, is applied to q and k before they are used.
+    """
+
+    q: Value
+    k: Value | None
+    v: Value | None
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    group: str
+    layer: int
+    """Index within the group."""
+    out: Value
+    rope: RopeSpec | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glu:
+    """out = activation(gate) * up. [T, width] each -> [T, width]. silu(x) = x / (1 + exp(-x)).
+
+    Fused form: ``gate`` is the merged [T, 2 * width] value (gate | up) and ``up`` is None.
+    """
+
+    gate: Value
+    up: Value | None
+    activation: Literal["silu"]
+    out: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add:
+    """out = a + b, same shape."""
+
+    a: Value
+    b: Value
+    out: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """out = x * factor."""
+
+    x: Value
+    factor: float
+    out: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectRows:
+    """Keep the rows whose positions are drawn from. [T, width] -> [R, width]"""
+
+    x: Value
+    out: Value
+
+
+Node = Embed | RmsNorm | Linear | Rope | Attention | Glu | Add | Scale | SelectRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A whole model: nodes in execution order, the last one writing ``logits`` [R, vocab]."""
+
+    nodes: tuple[Node, ...]
+    weights: tuple[TensorSpec, ...]
+    kv_groups: tuple[KvGroup, ...]
+    logits: Value
+    vocab_size: int
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Weights that are another weight under a second name: ``lm_head.weight`` -> ``model.embed_tokens.weight``."""
+
+    def spec(self, name: str) -> TensorSpec:
+        """The spec of a weight, aliases followed."""
+        name = self.aliases.get(name, name)
+        for spec in self.weights:
+            if spec.name == name:
+                return spec
+        raise KeyError(name)
+
+    def group(self, name: str) -> KvGroup:
+        """A KV group by name."""
+        for group in self.kv_groups:
+            if group.name == name:
+                return group
+        raise KeyError(name)
+
+
+def inputs(node: Node) -> Iterator[Value]:
+    """The values a node reads."""
+    for item in fields(node):
+        value = getattr(node, item.name)
+        if item.name != "out" and isinstance(value, Value):
+            yield value
