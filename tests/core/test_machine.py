@@ -1,0 +1,149 @@
+"""Processors and memory as a container sees them, read from file trees made here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tidemill.core.machine import available_memory, read_machine, usable_cpus
+
+GIB = 2**30
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    """Write files below root; the host has 16 GiB of which 8 are available, unless said otherwise."""
+    defaults = {
+        "proc/meminfo": "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:    8388608 kB\n",
+        "proc/self/cgroup": "0::/\n",
+    }
+    for name, text in (defaults | files).items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+def test_without_limits_the_host_counts(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"sys/fs/cgroup/cgroup.controllers": "cpu memory\n"})
+    machine = read_machine(root, affinity=8)
+    assert (machine.cpus, machine.cpu_quota) == (8, None)
+    assert (machine.memory_total, machine.memory_available) == (16 * GIB, 8 * GIB)
+    assert machine.memory_limit is None
+
+
+@pytest.mark.parametrize(
+    ("quota", "cpus"),
+    [("max 100000", 8), ("200000 100000", 2), ("150000 100000", 2), ("140000 100000", 1), ("10000 100000", 1)],
+)
+def test_quota_of_version_2_is_rounded_to_threads(tmp_path: Path, quota: str, cpus: int) -> None:
+    root = tree(tmp_path, {"sys/fs/cgroup/cpu.max": quota + "\n"})
+    assert usable_cpus(root, affinity=8) == cpus
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [("-1", 8), ("400000", 4), ("50000", 1)])
+def test_quota_of_version_1(tmp_path: Path, quota: str, cpus: int) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:memory:/\n3:cpu,cpuacct:/\n0::/\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": quota + "\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        },
+    )
+    assert usable_cpus(root, affinity=8) == cpus
+
+
+def test_affinity_below_the_quota_wins(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"sys/fs/cgroup/cpu.max": "800000 100000\n"})
+    assert usable_cpus(root, affinity=3) == 3
+
+
+def test_the_tightest_group_on_the_way_up_counts(tmp_path: Path) -> None:
+    """The pod allows 2 processors and 4 GiB, the container in it says nothing."""
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/pod/container\n",
+            "sys/fs/cgroup/pod/cpu.max": "200000 100000\n",
+            "sys/fs/cgroup/pod/memory.max": f"{4 * GIB}\n",
+            "sys/fs/cgroup/pod/memory.current": f"{1 * GIB}\n",
+            "sys/fs/cgroup/pod/container/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/pod/container/memory.max": "max\n",
+            "sys/fs/cgroup/pod/container/memory.current": f"{1 * GIB}\n",
+        },
+    )
+    machine = read_machine(root, affinity=8)
+    assert machine.cpus == 2
+    assert machine.memory_limit == machine.memory_total == 4 * GIB
+    assert machine.memory_available == 3 * GIB
+
+
+def test_page_cache_of_the_group_counts_as_free(tmp_path: Path) -> None:
+    """3.5 of 4 GiB are used, 3 of them by a model file that was copied a moment ago."""
+    root = tree(
+        tmp_path,
+        {
+            "sys/fs/cgroup/memory.max": f"{4 * GIB}\n",
+            "sys/fs/cgroup/memory.current": f"{7 * GIB // 2}\n",
+            "sys/fs/cgroup/memory.stat": f"anon {GIB // 2}\nfile {3 * GIB}\ninactive_file {3 * GIB}\n",
+        },
+    )
+    assert available_memory(root) == 7 * GIB // 2
+
+
+def test_memory_of_version_1_with_its_way_to_say_no_limit(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "4:memory:/box\n0::/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{2 * GIB}\n",
+        "sys/fs/cgroup/memory/box/memory.limit_in_bytes": f"{2 * GIB}\n",
+        "sys/fs/cgroup/memory/box/memory.usage_in_bytes": f"{GIB}\n",
+        "sys/fs/cgroup/memory/box/memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB // 4}\n",
+    }
+    assert available_memory(tree(tmp_path, files)) == 5 * GIB // 4
+
+
+def test_no_limit_of_version_1_is_none(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "4:memory:/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "4096\n",
+    }
+    machine = read_machine(tree(tmp_path, files))
+    assert (machine.memory_limit, machine.memory_available) == (None, 8 * GIB)
+
+
+@pytest.mark.parametrize("path", ["/host/only/path", "/../../other"])
+def test_a_path_that_exists_only_on_the_host_means_the_mount(tmp_path: Path, path: str) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": f"0::{path}\n",
+            "sys/other/memory.max": "1\n",
+            "sys/other/memory.current": "0\n",
+            "sys/fs/cgroup/memory.max": f"{2 * GIB}\n",
+            "sys/fs/cgroup/memory.current": "0\n",
+        },
+    )
+    assert available_memory(root) == 2 * GIB
+
+
+def test_more_used_than_allowed_leaves_nothing(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"sys/fs/cgroup/memory.max": "1000\n", "sys/fs/cgroup/memory.current": "2000\n"})
+    assert available_memory(root) == 0
+
+
+def test_processor_names_and_features(tmp_path: Path) -> None:
+    x86 = tree(tmp_path / "x86", {"proc/cpuinfo": "model name\t: Some CPU\nflags\t\t: fpu avx2 fma\n\nflags\t: none\n"})
+    arm = tree(tmp_path / "arm", {"proc/cpuinfo": "processor\t: 0\nFeatures\t: fp asimd asimddp\n"})
+    assert read_machine(x86).cpu_model == "Some CPU"
+    assert read_machine(x86).features == {"fpu", "avx2", "fma"}
+    assert read_machine(arm).features == {"fp", "asimd", "asimddp"}
+
+
+def test_an_empty_tree_still_gives_an_answer(tmp_path: Path) -> None:
+    machine = read_machine(tmp_path, affinity=1)
+    assert machine.cpus == 1
+    assert machine.memory_available == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
