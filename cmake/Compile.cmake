@@ -1,0 +1,56 @@
+# How every native target is compiled, and which files belong to which instruction set.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")  # asserts stay on: they guard impossible states and cost nothing measurable
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(TIDEMILL_X86 ON)
+else()
+  set(TIDEMILL_X86 OFF)
+endif()
+set(TIDEMILL_FLAGS_avx2 -mavx2 -mfma -mf16c)
+
+# Fused multiply-adds are written out where they are meant: a compiler that contracts a * b + c on its own may do so
+# differently in two instances of one template, and equal requests would get unequal bits.
+function(tidemill_compile_options target)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/csrc")
+  target_compile_options(${target} PRIVATE -Wall -Wextra -ffp-contract=off -fno-math-errno)
+  if(TIDEMILL_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${TIDEMILL_SANITIZE} -fno-sanitize-recover=all
+                                             -fno-omit-frame-pointer -g)
+    target_link_options(${target} PRIVATE -fsanitize=${TIDEMILL_SANITIZE})
+  endif()
+endfunction()
+
+# Gives *_avx2.cpp files their flags, or drops them from the list on other processors.
+function(tidemill_select_isa sources_variable)
+  set(selected ${${sources_variable}})
+  foreach(source IN LISTS ${sources_variable})
+    if(source MATCHES "_avx2\\.cpp$")
+      if(TIDEMILL_X86)
+        set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "${TIDEMILL_FLAGS_avx2}")
+      else()
+        list(REMOVE_ITEM selected "${source}")
+      endif()
+    endif()
+  endforeach()
+  set(${sources_variable} ${selected} PARENT_SCOPE)
+endfunction()
+
+# A file compiled for AVX2 must not export inline functions: the linker keeps one copy of each, and if it keeps this
+# one, the portable path runs AVX2 code on a processor without it.
+function(tidemill_add_isa_leak_test library)
+  if(TIDEMILL_X86 AND CMAKE_NM AND NOT TIDEMILL_SANITIZE)
+    add_test(NAME isa_leak COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DLIBRARY=$<TARGET_FILE:${library}>
+                                   -P "${PROJECT_SOURCE_DIR}/cmake/IsaLeak.cmake")
+  endif()
+endfunction()
