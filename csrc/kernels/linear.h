@@ -3,6 +3,29 @@
 // Determinism (docs/architecture.md, rules 1, 4 and 5): work is split over output tiles and rows, never over k. Each
 // output adds its groups of 32 k in ascending order, in every row-count variant, so a row's bits do not depend on how
 // many rows stand beside it or which thread computes it.
+//
+// Arithmetic, exactly as the reference executor repeats it. All values are float32, every line rounds once, to nearest
+// even; fma is fused; x[32] is one group of one row; n, q are weights as stored, d, m the file's f16 scale and minimum.
+//
+//   quantize          peak = max |x|; 0 where it is below 2^-100 (such a group becomes zero), NaN where any x is NaN or
+//                     infinite (such a row's outputs are all NaN)
+//                     scale = peak / 127;  inverse = 127 / peak, or 0 where peak is 0 or NaN
+//                     v[j] = round(x[j] * inverse), clamped to +-127; ties to even; all 0 where peak is NaN
+//                     scale, and scale * float(sum of v), are kept
+//
+//   linear_quantized  acc = 0; for each group in ascending order, with s the integer sum (exact):
+//     q4_1              s = sum n * v;  acc = fma(float(s), d * scale, acc);  acc = fma(m,      scale_sum, acc)
+//     q4_0              s = sum n * v;  acc = fma(float(s), d * scale, acc);  acc = fma(-8 * d, scale_sum, acc)
+//     q8_0              s = sum q * v;  acc = fma(float(s), d * scale, acc)
+//
+//   linear_float      weights become w = (n - 8) * d, fma(n, d, m), q * d or the float itself: the file's exact values,
+//                     q4_1 rounded once. acc = 0; for each group of 32 k in ascending order (the last may be shorter):
+//                     part = 0; part = fma(w[k], x[k], part) for ascending k; acc = acc + part
+//
+//   both              out = acc; if bias: out = out + bias; if residual: out = out + residual
+//
+// linear_quantized and quantize give the same bits in every instruction set. linear_float does where the target has a
+// fused multiply-add; the portable build on x86-64 rounds w * x before adding.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -35,9 +58,18 @@ struct PackedMatrix {
 Layout layout_of(FileFormat format);
 std::size_t packed_tile_bytes(Layout layout, std::int32_t k);
 
-// Packs tiles [tile_begin, tile_end) of a weight from file rows into out (the whole matrix's buffer).
+// Packs tiles [tile_begin, tile_end) of a weight from file rows into out (the whole matrix's buffer, 64-byte aligned).
+// file_rows needs no alignment. k is a multiple of 32 in the block formats. Layouts:
+//   kQ4Symmetric, kQ4Affine  per group of 32 k: 16 f16 d | 16 f16 m (affine only) | columns 0-7, 128 bytes | 8-15, 128
+//                            bytes. Byte 4c + j of the 32-byte vector v holds k = 8v + j (low) and 8v + 4 + j (high).
+//   kQ8                      per group: 16 f16 d | per quad of 4 k: 16 columns x 4 int8
+//   kF16, kF32               [k][16]
+//   kBF16                    [ceil(k / 2)][16][k even, k odd]
 void pack_tiles(FileFormat format, const std::uint8_t* file_rows, std::int32_t n, std::int32_t k, std::uint8_t* out,
                 std::int32_t tile_begin, std::int32_t tile_end);
+
+// Writes the k values of one output, exactly as the file means them (token embeddings read tied weights this way).
+void dequantize_row(const PackedMatrix& weight, std::int32_t row, float* out);
 
 // Activations rounded to int8 per row and group of 32 k, in panels of kPanelRows rows. A view of arena memory.
 struct QuantizedRows {
@@ -49,7 +81,7 @@ struct QuantizedRows {
 std::size_t quantized_value_bytes(std::int32_t rows, std::int32_t k);
 std::size_t quantized_scale_bytes(std::int32_t rows, std::int32_t k);
 
-// Where a linear layer writes. Row r, output j goes to out[r * out_stride + j].
+// Where a linear layer writes. Row r, output j goes to out[r * out_stride + j]. residual may be out itself.
 struct LinearOutput {
   float* out;
   std::size_t out_stride;
