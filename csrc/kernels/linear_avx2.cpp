@@ -1,0 +1,309 @@
+// Linear kernels for AVX2 with FMA and F16C (x86-64-v3).
+//
+// Keep to intrinsics and the templates of linear_impl.h here: an inline function of a shared header that the compiler
+// does not inline would be exported with AVX2 code in it (the test isa_leak looks for that).
+#include <immintrin.h>
+
+#include "kernels/linear_impl.h"
+
+namespace tidemill {
+namespace {
+
+constexpr int kPrefetchGroups = 4;  // how far ahead of itself a tile's first panel fetches
+
+// Pins a value to a register. Without it the compiler hoists the row broadcasts of a whole group and spills them.
+inline void pin(__m256i& value) { __asm__ volatile("" : "+x"(value)); }
+
+inline __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+
+inline __m256 load_halves(const std::uint8_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+inline __m256i broadcast_quad(const std::int8_t* p) {
+  int quad;
+  __builtin_memcpy(&quad, p, 4);
+  return _mm256_set1_epi32(quad);
+}
+
+template <int Bytes>
+inline void prefetch(const std::uint8_t* p) {
+  for (int offset = 0; offset < Bytes; offset += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(p) + offset, _MM_HINT_T0);
+  }
+}
+
+template <int R>
+inline void clear(float* acc) {
+  TIDEMILL_UNROLL
+  for (int i = 0; i < 2 * R; ++i) _mm256_store_ps(acc + 8 * i, _mm256_setzero_ps());
+}
+
+// 4-bit weights. Per vector of 8 columns: two quads of k, each one multiply of unsigned nibbles by signed activations;
+// 16 products of at most 15 * 127 fit the int16 sums. The float accumulators live in memory (first-level cache):
+// 16 registers do not hold them beside the integer sums.
+template <bool Affine, int R, int S, bool Stream>
+void q4_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups, float* acc) {
+  constexpr int kHeader = Affine ? 64 : 32;
+  constexpr int kBytes = kHeader + 256;
+  const __m256i mask = _mm256_set1_epi8(15);
+  const __m256i ones = _mm256_set1_epi16(1);
+  clear<R>(acc);
+  for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += 2 * S) {
+    if constexpr (Stream) prefetch<kBytes>(w + kPrefetchGroups * kBytes);
+    __m256i sum[R][2];
+    TIDEMILL_UNROLL
+    for (int v = 0; v < 4; ++v) {
+      __m256i low[2], high[2];
+      TIDEMILL_UNROLL
+      for (int c = 0; c < 2; ++c) {
+        const __m256i codes = load(w + kHeader + 128 * c + 32 * v);
+        low[c] = _mm256_and_si256(codes, mask);
+        high[c] = _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask);
+      }
+      TIDEMILL_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const __m256i first = broadcast_quad(x + 4 * (2 * v * S + r));
+        TIDEMILL_UNROLL
+        for (int c = 0; c < 2; ++c) {
+          const __m256i product = _mm256_maddubs_epi16(low[c], first);
+          sum[r][c] = v == 0 ? product : _mm256_add_epi16(sum[r][c], product);
+        }
+        const __m256i second = broadcast_quad(x + 4 * ((2 * v + 1) * S + r));
+        TIDEMILL_UNROLL
+        for (int c = 0; c < 2; ++c) {
+          sum[r][c] = _mm256_add_epi16(sum[r][c], _mm256_maddubs_epi16(high[c], second));
+          pin(sum[r][c]);
+        }
+      }
+    }
+    TIDEMILL_UNROLL
+    for (int c = 0; c < 2; ++c) {
+      const __m256 d = load_halves(w + 16 * c);
+      const __m256 m = Affine ? load_halves(w + 32 + 16 * c) : _mm256_mul_ps(d, _mm256_set1_ps(-8.0f));
+      TIDEMILL_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const __m256 s = _mm256_cvtepi32_ps(_mm256_madd_epi16(sum[r][c], ones));
+        float* total = acc + 16 * r + 8 * c;
+        __m256 value = _mm256_load_ps(total);
+        value = _mm256_fmadd_ps(s, _mm256_mul_ps(d, _mm256_broadcast_ss(scales + r)), value);
+        value = _mm256_fmadd_ps(m, _mm256_broadcast_ss(scales + S + r), value);
+        _mm256_store_ps(total, value);
+      }
+    }
+  }
+}
+
+// 8-bit weights: |w| times the activation with w's sign. A pair of products is at most 2 * 128 * 127 and fits int16
+// (activations are never -128), but only one: each multiply is widened at once.
+template <int R, int S, bool Stream>
+void q8_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups, float* acc) {
+  constexpr int kHeader = 32;
+  constexpr int kBytes = kHeader + 512;
+  const __m256i ones = _mm256_set1_epi16(1);
+  clear<R>(acc);
+  for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += 2 * S) {
+    if constexpr (Stream) prefetch<kBytes>(w + kPrefetchGroups * kBytes);
+    __m256i sum[R][2];
+    TIDEMILL_UNROLL
+    for (int quad = 0; quad < 8; ++quad) {
+      __m256i signs[2], sizes[2];
+      TIDEMILL_UNROLL
+      for (int c = 0; c < 2; ++c) {
+        signs[c] = load(w + kHeader + 64 * quad + 32 * c);
+        sizes[c] = _mm256_abs_epi8(signs[c]);
+      }
+      TIDEMILL_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const __m256i values = broadcast_quad(x + 4 * (quad * S + r));
+        TIDEMILL_UNROLL
+        for (int c = 0; c < 2; ++c) {
+          const __m256i pairs = _mm256_maddubs_epi16(sizes[c], _mm256_sign_epi8(values, signs[c]));
+          const __m256i product = _mm256_madd_epi16(pairs, ones);
+          sum[r][c] = quad == 0 ? product : _mm256_add_epi32(sum[r][c], product);
+          pin(sum[r][c]);
+        }
+      }
+    }
+    TIDEMILL_UNROLL
+    for (int c = 0; c < 2; ++c) {
+      const __m256 d = load_halves(w + 16 * c);
+      TIDEMILL_UNROLL
+      for (int r = 0; r < R; ++r) {
+        float* total = acc + 16 * r + 8 * c;
+        const __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(scales + r));
+        _mm256_store_ps(total, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r][c]), scale, _mm256_load_ps(total)));
+      }
+    }
+  }
+}
+
+inline int largest(__m256i v) {
+  __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+
+inline int total(__m256i v) {
+  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
+
+// 16 outputs of one k range as floats [k][16].
+template <bool Affine>
+void expand_q4(const std::uint8_t* w, float* buffer) {
+  const __m256i mask = _mm256_set1_epi32(15);
+  const __m256 eight = _mm256_set1_ps(8.0f);
+  const std::uint8_t* codes = w + (Affine ? 64 : 32);
+  for (int c = 0; c < 2; ++c) {
+    const __m256 d = load_halves(w + 16 * c);
+    const __m256 m = Affine ? load_halves(w + 32 + 16 * c) : _mm256_setzero_ps();
+    for (int v = 0; v < 4; ++v) {
+      __m256i nibbles = load(codes + 128 * c + 32 * v);
+      for (int j = 0; j < 8; ++j, nibbles = _mm256_srli_epi32(nibbles, 4)) {
+        const __m256 code = _mm256_cvtepi32_ps(_mm256_and_si256(nibbles, mask));
+        const __m256 value = Affine ? _mm256_fmadd_ps(code, d, m) : _mm256_mul_ps(_mm256_sub_ps(code, eight), d);
+        // Byte b of a column holds k = b in its low and k = 4 + b in its high nibble.
+        _mm256_store_ps(buffer + 16 * (8 * v + 4 * (j % 2) + j / 2) + 8 * c, value);
+      }
+    }
+  }
+}
+
+void expand_q8(const std::uint8_t* w, float* buffer) {
+  for (int c = 0; c < 2; ++c) {
+    const __m256 d = load_halves(w + 16 * c);
+    for (int quad = 0; quad < 8; ++quad) {
+      const __m256i codes = load(w + 32 + 64 * quad + 32 * c);
+      for (int j = 0; j < 4; ++j) {
+        const __m256i code = _mm256_srai_epi32(_mm256_sllv_epi32(codes, _mm256_set1_epi32(24 - 8 * j)), 24);
+        _mm256_store_ps(buffer + 16 * (4 * quad + j) + 8 * c, _mm256_mul_ps(_mm256_cvtepi32_ps(code), d));
+      }
+    }
+  }
+}
+
+void expand_f16(const std::uint8_t* w, int count, float* buffer) {
+  for (int i = 0; i < 2 * count; ++i) _mm256_store_ps(buffer + 8 * i, load_halves(w + 16 * i));
+}
+
+void expand_bf16(const std::uint8_t* w, int count, float* buffer) {
+  const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  for (int k = 0; k < count; k += 2) {  // an odd count writes one row more: the buffer always has 32
+    for (int c = 0; c < 2; ++c) {
+      const __m256i pair = load(w + 32 * (k + c));
+      _mm256_store_ps(buffer + 16 * k + 8 * c, _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)));
+      _mm256_store_ps(buffer + 16 * (k + 1) + 8 * c, _mm256_castsi256_ps(_mm256_and_si256(pair, odd)));
+    }
+  }
+}
+
+inline __m256i column_mask(int columns) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(columns), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+struct Avx2 {
+  static void quantize_group(const float* x, std::int8_t* values, float* scale, float* scale_sum) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256 in[4];
+    __m256i peaks = _mm256_setzero_si256();
+    TIDEMILL_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      in[i] = _mm256_loadu_ps(x + 8 * i);
+      // Without its sign a float orders like its bits, and infinity and NaN come last.
+      peaks = _mm256_max_epi32(peaks, _mm256_and_si256(_mm256_castps_si256(in[i]), magnitude));
+    }
+    const GroupScale s = group_scale(largest(peaks));
+    const __m256 inverse = _mm256_set1_ps(s.inverse);
+    const __m256 limit = _mm256_set1_ps(127.0f);
+    const __m256 floor = _mm256_set1_ps(-127.0f);
+    __m256i codes[4];
+    TIDEMILL_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const __m256 value = _mm256_mul_ps(in[i], inverse);
+      codes[i] = _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(value, limit), floor));
+    }
+    __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]), _mm256_packs_epi32(codes[2], codes[3]));
+    packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    if (s.inverse == 0.0f) packed = _mm256_setzero_si256();  // 0 * NaN above
+    _mm256_store_si256(reinterpret_cast<__m256i*>(values), packed);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), packed);
+    *scale = s.scale;
+    *scale_sum = s.scale * static_cast<float>(total(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
+  }
+
+  template <Layout L, int R, int S, bool Stream>
+  static void quantized_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups,
+                             float* acc) {
+    if constexpr (L == Layout::kQ8) {
+      q8_tile<R, S, Stream>(w, x, scales, groups, acc);
+    } else {
+      q4_tile<L == Layout::kQ4Affine, R, S, Stream>(w, x, scales, groups, acc);
+    }
+  }
+
+  template <Layout L>
+  static const float* expand(const std::uint8_t* w, std::int32_t count, float* buffer) {
+    prefetch<kChunkBytes<L>>(w + 2048);
+    if constexpr (L == Layout::kF32) {
+      return reinterpret_cast<const float*>(w);
+    } else if constexpr (L == Layout::kF16) {
+      expand_f16(w, count, buffer);
+    } else if constexpr (L == Layout::kBF16) {
+      expand_bf16(w, count, buffer);
+    } else if constexpr (L == Layout::kQ8) {
+      expand_q8(w, buffer);
+    } else {
+      expand_q4<L == Layout::kQ4Affine>(w, buffer);
+    }
+    return buffer;
+  }
+
+  template <int R>
+  static void add_chunk(const float* w, const float* x, std::size_t stride, std::int32_t count, float* acc) {
+    __m256 part[R][2];
+    TIDEMILL_UNROLL
+    for (int r = 0; r < R; ++r) part[r][0] = part[r][1] = _mm256_setzero_ps();
+    for (std::int32_t k = 0; k < count; ++k, w += kTileColumns) {
+      const __m256 left = _mm256_loadu_ps(w);
+      const __m256 right = _mm256_loadu_ps(w + 8);
+      TIDEMILL_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const __m256 value = _mm256_broadcast_ss(x + static_cast<std::size_t>(r) * stride + k);
+        part[r][0] = _mm256_fmadd_ps(left, value, part[r][0]);
+        part[r][1] = _mm256_fmadd_ps(right, value, part[r][1]);
+      }
+    }
+    TIDEMILL_UNROLL
+    for (int r = 0; r < R; ++r) {
+      _mm256_store_ps(acc + 16 * r, _mm256_add_ps(_mm256_load_ps(acc + 16 * r), part[r][0]));
+      _mm256_store_ps(acc + 16 * r + 8, _mm256_add_ps(_mm256_load_ps(acc + 16 * r + 8), part[r][1]));
+    }
+  }
+
+  static void store_row(const float* acc, std::int32_t columns, float* out, const float* bias, const float* residual) {
+    for (int c = 0; c < 2; ++c) {
+      __m256 value = _mm256_load_ps(acc + 8 * c);
+      if (columns == kTileColumns) {
+        if (bias != nullptr) value = _mm256_add_ps(value, _mm256_loadu_ps(bias + 8 * c));
+        if (residual != nullptr) value = _mm256_add_ps(value, _mm256_loadu_ps(residual + 8 * c));
+        _mm256_storeu_ps(out + 8 * c, value);
+      } else if (columns > 8 * c) {
+        const __m256i mask = column_mask(columns - 8 * c);
+        if (bias != nullptr) value = _mm256_add_ps(value, _mm256_maskload_ps(bias + 8 * c, mask));
+        if (residual != nullptr) value = _mm256_add_ps(value, _mm256_maskload_ps(residual + 8 * c, mask));
+        _mm256_maskstore_ps(out + 8 * c, mask, value);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+const LinearKernels& linear_kernels_avx2() {
+  static constexpr LinearKernels kernels = {"avx2", quantize_panels<Avx2>, linear_quantized<Avx2>, linear_float<Avx2>};
+  return kernels;
+}
+
+}  // namespace tidemill

@@ -1,0 +1,216 @@
+// The loops of the linear kernels, shared by all instruction sets.
+//
+// Isa gives the inner parts (see linear_portable.cpp for the plainest ones). It must be a type of an anonymous
+// namespace: then these templates stay inside the file that instantiates them, and code compiled for AVX2 cannot
+// replace the portable copy at link time.
+//
+//   quantize_group(x, values, scale, scale_sum)      32 floats -> 32 int8
+//   quantized_tile<L, R, S, Stream>(tile, x, scales, groups, acc)
+//                                                    R rows of a panel of S rows x 16 outputs -> acc [R][16]
+//   expand<L>(chunk, count, buffer)                  `count` k of a tile as floats [count][16]
+//   add_chunk<R>(w, x, stride, count, acc)           acc [R][16] += product of one chunk
+//   store_row(acc, columns, out, bias, residual)     the epilogue of one row of one tile
+#pragma once
+#include "kernels/linear.h"
+
+#if defined(__clang__)
+#define TIDEMILL_UNROLL _Pragma("unroll")
+#else
+#define TIDEMILL_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace tidemill {
+
+struct GroupScale {
+  float scale;
+  float inverse;  // 0 where the whole group becomes 0
+};
+
+// From the bits of the largest magnitude of a group (see linear.h, "quantize").
+static inline GroupScale group_scale(std::int32_t peak_bits) {
+  constexpr std::int32_t kInfinity = 0x7f800000;
+  constexpr std::int32_t kSmallest = 0x0d800000;  // 2^-100: 127 / peak stays finite and normal
+  if (peak_bits >= kInfinity) return {__builtin_nanf(""), 0.0f};
+  if (peak_bits < kSmallest) return {0.0f, 0.0f};
+  const float peak = __builtin_bit_cast(float, peak_bits);
+  return {peak / 127.0f, 127.0f / peak};
+}
+
+// Outputs of rows row .. row + rows - 1 in one tile, from acc [rows][16].
+template <class Isa>
+void store_tile(const float* acc, std::int32_t row, std::int32_t rows, std::int32_t tile, std::int32_t n,
+                const LinearOutput& output) {
+  const std::int32_t column = tile * kTileColumns;
+  const std::int32_t columns = n - column < kTileColumns ? n - column : kTileColumns;
+  const float* bias = output.bias != nullptr ? output.bias + column : nullptr;
+  for (std::int32_t r = 0; r < rows; ++r) {
+    const auto at = static_cast<std::size_t>(row + r);
+    const float* residual =
+        output.residual != nullptr ? output.residual + at * output.residual_stride + column : nullptr;
+    Isa::store_row(acc + r * kTileColumns, columns, output.out + at * output.out_stride + column, bias, residual);
+  }
+}
+
+template <class Isa>
+void quantize_panels(const float* x, std::size_t stride, QuantizedRows out, std::int32_t panel_begin,
+                     std::int32_t panel_end) {
+  const std::int32_t groups = out.k / kGroup;
+  for (std::int32_t p = panel_begin; p < panel_end; ++p) {
+    const std::int32_t first = p * kPanelRows;
+    const std::int32_t rows = out.rows - first < kPanelRows ? out.rows - first : kPanelRows;
+    std::int8_t* values = out.values + static_cast<std::size_t>(first) * static_cast<std::size_t>(out.k);
+    float* scales = out.scales + static_cast<std::size_t>(first) * static_cast<std::size_t>(groups) * 2;
+    for (std::int32_t g = 0; g < groups; ++g, values += kGroup * rows, scales += 2 * rows) {
+      for (std::int32_t r = 0; r < rows; ++r) {
+        alignas(32) std::int8_t group[kGroup];
+        Isa::quantize_group(x + static_cast<std::size_t>(first + r) * stride + g * kGroup, group, scales + r,
+                            scales + rows + r);
+        for (int quad = 0; quad < kGroup / 4; ++quad) __builtin_memcpy(values + 4 * (quad * rows + r), group + 4 * quad, 4);
+      }
+    }
+  }
+}
+
+template <class Isa, Layout L>
+struct QuantizedTile {
+  using Kernel = void (*)(const std::uint8_t* tile, const std::int8_t* x, const float* scales, std::int32_t groups,
+                          float* acc);
+
+  // The first panel of a tile brings the weights in, so it prefetches; the others find them in the cache.
+  static constexpr Kernel kStream[kPanelRows] = {
+      Isa::template quantized_tile<L, 1, 1, true>, Isa::template quantized_tile<L, 2, 2, true>,
+      Isa::template quantized_tile<L, 3, 3, true>, Isa::template quantized_tile<L, 4, 4, true>};
+
+  // [rows of the panel - 1][rows of the call - 1]
+  static constexpr Kernel kResident[kPanelRows][kPanelRows] = {
+      {Isa::template quantized_tile<L, 1, 1, false>, nullptr, nullptr, nullptr},
+      {Isa::template quantized_tile<L, 1, 2, false>, Isa::template quantized_tile<L, 2, 2, false>, nullptr, nullptr},
+      {Isa::template quantized_tile<L, 1, 3, false>, Isa::template quantized_tile<L, 2, 3, false>,
+       Isa::template quantized_tile<L, 3, 3, false>, nullptr},
+      {Isa::template quantized_tile<L, 1, 4, false>, Isa::template quantized_tile<L, 2, 4, false>,
+       Isa::template quantized_tile<L, 3, 4, false>, Isa::template quantized_tile<L, 4, 4, false>}};
+
+  // One panel of `rows` rows, in calls of at most `step` rows.
+  static void panel(const std::uint8_t* tile, const std::int8_t* x, const float* scales, std::int32_t groups,
+                    std::int32_t rows, std::int32_t step, bool stream, float* acc) {
+    if (step >= rows) {
+      (stream ? kStream[rows - 1] : kResident[rows - 1][rows - 1])(tile, x, scales, groups, acc);
+      return;
+    }
+    for (std::int32_t r = 0; r < rows; r += step) {
+      const std::int32_t count = rows - r < step ? rows - r : step;
+      kResident[rows - 1][count - 1](tile, x + 4 * r, scales + r, groups, acc + r * kTileColumns);
+    }
+  }
+};
+
+// Panels per pass over the tiles: at least 64 rows, and as many as keep the activations within 256 KiB of cache.
+template <class Isa>
+std::int32_t panels_per_block(std::int32_t k) {
+  const std::int32_t fitting = (256 * 1024) / (k * kPanelRows);
+  return fitting > 16 ? fitting : 16;
+}
+
+template <class Isa, Layout L>
+void quantized_tiles(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin, std::int32_t tile_end,
+                     const LinearOutput& output, std::int32_t step) {
+  const std::int32_t groups = x.k / kGroup;
+  const std::int32_t block = panels_per_block<Isa>(x.k) * kPanelRows;
+  for (std::int32_t begin = 0; begin < x.rows; begin += block) {
+    const std::int32_t end = x.rows - begin < block ? x.rows : begin + block;
+    for (std::int32_t t = tile_begin; t < tile_end; ++t) {
+      const std::uint8_t* tile = weight.data + weight.tile_bytes * static_cast<std::size_t>(t);
+      for (std::int32_t row = begin; row < end; row += kPanelRows) {
+        const std::int32_t rows = x.rows - row < kPanelRows ? x.rows - row : kPanelRows;
+        const auto at = static_cast<std::size_t>(row);
+        alignas(64) float acc[kPanelRows * kTileColumns];
+        QuantizedTile<Isa, L>::panel(tile, x.values + at * static_cast<std::size_t>(x.k),
+                                     x.scales + at * static_cast<std::size_t>(groups) * 2, groups, rows, step,
+                                     row == begin, acc);
+        store_tile<Isa>(acc, row, rows, t, weight.n, output);
+      }
+    }
+  }
+}
+
+template <class Isa>
+void linear_quantized(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin,
+                      std::int32_t tile_end, const LinearOutput& output, int variant) {
+  const std::int32_t step = variant > 0 ? variant : kPanelRows;
+  switch (weight.layout) {
+    case Layout::kQ4Symmetric:
+      return quantized_tiles<Isa, Layout::kQ4Symmetric>(weight, x, tile_begin, tile_end, output, step);
+    case Layout::kQ4Affine:
+      return quantized_tiles<Isa, Layout::kQ4Affine>(weight, x, tile_begin, tile_end, output, step);
+    case Layout::kQ8: return quantized_tiles<Isa, Layout::kQ8>(weight, x, tile_begin, tile_end, output, step);
+    default: __builtin_trap();  // float layouts have no quantised product
+  }
+}
+
+// Bytes of 32 k of one tile.
+template <Layout L>
+inline constexpr std::size_t kChunkBytes = L == Layout::kQ4Symmetric ? 288
+                                           : L == Layout::kQ4Affine  ? 320
+                                           : L == Layout::kQ8        ? 544
+                                           : L == Layout::kF32       ? 2048
+                                                                     : 1024;
+
+// acc [rows][16] += chunk product, in calls of at most `step` rows.
+template <class Isa>
+void add_chunk_rows(const float* w, const float* x, std::size_t stride, std::int32_t rows, std::int32_t step,
+                    std::int32_t count, float* acc) {
+  for (std::int32_t r = 0; r < rows;) {
+    const std::int32_t left = rows - r < step ? rows - r : step;
+    const float* first = x + static_cast<std::size_t>(r) * stride;
+    float* total = acc + r * kTileColumns;
+    switch (left) {
+      case 1: Isa::template add_chunk<1>(w, first, stride, count, total); break;
+      case 2: Isa::template add_chunk<2>(w, first, stride, count, total); break;
+      case 3: Isa::template add_chunk<3>(w, first, stride, count, total); break;
+      default: Isa::template add_chunk<4>(w, first, stride, count, total); break;
+    }
+    r += left;
+  }
+}
+
+// A tile is expanded 32 k at a time into 2 KiB that stay in the first-level cache, and used for up to 64 rows.
+template <class Isa, Layout L>
+void float_tiles(const PackedMatrix& weight, const float* x, std::size_t stride, std::int32_t rows,
+                 std::int32_t tile_begin, std::int32_t tile_end, const LinearOutput& output, std::int32_t step) {
+  constexpr std::int32_t kBlockRows = 64;
+  alignas(64) float acc[kBlockRows * kTileColumns];
+  alignas(64) float buffer[kGroup * kTileColumns];
+  for (std::int32_t begin = 0; begin < rows; begin += kBlockRows) {
+    const std::int32_t count = rows - begin < kBlockRows ? rows - begin : kBlockRows;
+    const float* block = x + static_cast<std::size_t>(begin) * stride;
+    for (std::int32_t t = tile_begin; t < tile_end; ++t) {
+      const std::uint8_t* chunk = weight.data + weight.tile_bytes * static_cast<std::size_t>(t);
+      for (std::int32_t i = 0; i < count * kTileColumns; ++i) acc[i] = 0.0f;
+      for (std::int32_t k = 0; k < weight.k; k += kGroup, chunk += kChunkBytes<L>) {
+        const std::int32_t values = weight.k - k < kGroup ? weight.k - k : kGroup;
+        const float* w = Isa::template expand<L>(chunk, values, buffer);
+        add_chunk_rows<Isa>(w, block + k, stride, count, step, values, acc);
+      }
+      store_tile<Isa>(acc, begin, count, t, weight.n, output);
+    }
+  }
+}
+
+template <class Isa>
+void linear_float(const PackedMatrix& weight, const float* x, std::size_t stride, std::int32_t rows,
+                  std::int32_t tile_begin, std::int32_t tile_end, const LinearOutput& output, int variant) {
+  const std::int32_t step = variant > 0 ? variant : kPanelRows;
+  const auto run = [&]<Layout L>() {
+    float_tiles<Isa, L>(weight, x, stride, rows, tile_begin, tile_end, output, step);
+  };
+  switch (weight.layout) {
+    case Layout::kQ4Symmetric: return run.template operator()<Layout::kQ4Symmetric>();
+    case Layout::kQ4Affine: return run.template operator()<Layout::kQ4Affine>();
+    case Layout::kQ8: return run.template operator()<Layout::kQ8>();
+    case Layout::kF16: return run.template operator()<Layout::kF16>();
+    case Layout::kBF16: return run.template operator()<Layout::kBF16>();
+    case Layout::kF32: return run.template operator()<Layout::kF32>();
+  }
+}
+
+}  // namespace tidemill
