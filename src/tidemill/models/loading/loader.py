@@ -1,0 +1,104 @@
+"""Loading a model: files in, graph and weight views and text rules out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidemill.core.config import ModelConfig
+from tidemill.core.errors import ModelLoadError
+from tidemill.models.fields import Fields
+from tidemill.models.loading import gguf_llama
+from tidemill.models.loading.folder_text import folder_text_source, read_template
+from tidemill.models.loading.gguf import GgufFile
+from tidemill.models.loading.gguf_text import gguf_text_source
+from tidemill.models.loading.json_file import read_json
+from tidemill.models.loading.resolve import ModelFiles, resolve
+from tidemill.models.loading.safetensors import read_checkpoint
+from tidemill.models.loading.stored import StoredTensor, matched
+from tidemill.models.model import Model
+from tidemill.models.registry import build_graph
+from tidemill.text.source import TextSource
+
+__all__ = ["load_model", "load_text_source"]
+
+_GGUF_ARCHITECTURES = {"llama": gguf_llama}
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+# Some old checkpoints saved the frequencies, which are computed here.
+_COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+
+
+def load_model(config: ModelConfig) -> Model:
+    """Load a model's structure and map its weights; no weight is read yet.
+
+    Raises ModelLoadError naming the file and the field or tensor that is missing, damaged or unknown.
+    """
+    files = resolve(config.path)
+    file = GgufFile(files.path) if files.is_gguf else None
+    fields, stored = _gguf_parts(file) if file else _folder_parts(files.path)
+    graph = build_graph(fields)
+    text = _text(files, file, config.chat_template)
+    return Model(
+        name=config.name or files.name,
+        architecture=fields.text("model_type"),
+        graph=graph,
+        weights=matched(graph, stored, str(files.path)),
+        max_position=fields.integer("max_position_embeddings", 2048),
+        vocab_size=graph.vocab_size,
+        end_token_ids=text.end_token_ids,
+        text=text,
+    )
+
+
+def load_text_source(path: str, chat_template: str | None = None) -> TextSource:
+    """A model's text rules alone; ``chat_template`` is a Jinja file to use instead of the model's own templates."""
+    files = resolve(path)
+    return _text(files, GgufFile(files.path) if files.is_gguf else None, chat_template)
+
+
+def _text(files: ModelFiles, file: GgufFile | None, chat_template: str | None) -> TextSource:
+    text = gguf_text_source(file) if file else folder_text_source(files.path)
+    return replace(text, chat_templates={"default": read_template(Path(chat_template))}) if chat_template else text
+
+
+def _gguf_parts(file: GgufFile) -> tuple[Fields, Mapping[str, StoredTensor]]:
+    metadata = Fields(file.metadata, file.where)
+    if (kind := metadata.text("general.type", "model")) != "model":
+        raise metadata.error("general.type", f"is {kind!r}: this is not a whole model")
+    if metadata.values.get("split.count", 1) not in {0, 1}:
+        raise metadata.error("split.count", "is above 1: join the parts into one file first (llama-gguf-split --merge)")
+    architecture = metadata.text("general.architecture")
+    if architecture not in _GGUF_ARCHITECTURES:
+        known = ", ".join(sorted(_GGUF_ARCHITECTURES))
+        raise metadata.error("general.architecture", f"is {architecture!r}; this build knows {known}")
+    dialect = _GGUF_ARCHITECTURES[architecture]
+    fields = dialect.config(file)
+    return fields, dialect.tensors(file, fields)
+
+
+def _folder_parts(folder: Path) -> tuple[Fields, Mapping[str, StoredTensor]]:
+    path = folder / "config.json"
+    values: dict[str, Any] = read_json(path)
+    if values.get("quantization_config") is not None:
+        raise ModelLoadError(f"{path}: quantization_config names a format this build does not read")
+    stored = {name: tensor for name, tensor in read_checkpoint(folder).items() if not _COMPUTED.fullmatch(name)}
+    if values.get("tie_word_embeddings") is True and _HEAD in stored:
+        # The same tensor twice is dropped; another one means that the flag is wrong (transformers decides likewise).
+        if _same(stored[_HEAD], stored.get(_EMBEDDING)):
+            del stored[_HEAD]
+        else:
+            values = values | {"tie_word_embeddings": False}
+    return Fields(values, str(path)), stored
+
+
+def _same(one: StoredTensor, other: StoredTensor | None) -> bool:
+    return (
+        other is not None
+        and (one.shape, one.format) == (other.shape, other.format)
+        and bool(np.array_equal(one.data, other.data))
+    )

@@ -1,0 +1,94 @@
+"""Tensors as files hold them, and their match with the weights a graph needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.core.errors import ModelLoadError
+from tidemill.graph.formats import WeightFormat, WeightTensor
+from tidemill.graph.graph import Graph
+
+__all__ = ["StoredTensor", "StoredWeights", "matched"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """One tensor of a file: its bytes are inside the file's map, its type may be one that no kernel reads."""
+
+    name: str
+    """As the file calls it."""
+    where: str
+    """The file it is in, for messages."""
+    type_name: str
+    format: WeightFormat | None
+    """None: a type this build does not read."""
+    shape: tuple[int, ...]
+    """Rows first."""
+    data: npt.NDArray[np.uint8]
+    heads: int = 0
+    """Above 0: rows are stored as rotation pairs within each of this many heads; ``weight`` puts them in halves."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: tensor {self.name} {list(self.shape)} {self.type_name}"
+
+    def readable_format(self) -> WeightFormat:
+        """The format. Raises ModelLoadError if it is one that this build does not read."""
+        if self.format is None:
+            raise ModelLoadError(f"{self} has a type this build does not read; it reads {', '.join(WeightFormat)}")
+        return self.format
+
+    def weight(self, name: str) -> WeightTensor:
+        """The tensor under the graph's name, with rows in the graph's order."""
+        tensor = WeightTensor(name=name, format=self.readable_format(), shape=self.shape, data=self.data)
+        return halves_from_pairs(tensor, self.heads) if self.heads else tensor
+
+
+def halves_from_pairs(tensor: WeightTensor, heads: int) -> WeightTensor:
+    """Undo the row order of llama.cpp's converter for q and k.
+
+    There, output rows 2i and 2i + 1 of a head are rotated together; here it is rows i and i + head_dim / 2:
+
+        file   head h:  a0 b0 a1 b1 a2 b2 ...      rows are whole blocks in every format,
+        graph  head h:  a0 a1 a2 ... b0 b1 b2 ...  so moving their bytes changes no value
+    """
+    rows = tensor.rows if len(tensor.shape) == 2 else tensor.data.reshape(tensor.shape[0], -1)
+    pairs = rows.reshape(heads, -1, 2, rows.shape[1])
+    data = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)
+    return WeightTensor(name=tensor.name, format=tensor.format, shape=tensor.shape, data=data)
+
+
+class StoredWeights(Mapping[str, WeightTensor]):
+    """A graph's weights, made from stored tensors when asked for: nothing is copied or read before."""
+
+    def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
+        self._stored = stored
+
+    def __getitem__(self, name: str) -> WeightTensor:
+        return self._stored[name].weight(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+def matched(graph: Graph, stored: Mapping[str, StoredTensor], where: str) -> StoredWeights:
+    """Exactly the graph's weights. Raises ModelLoadError naming the first tensor that is missing, of another shape or
+    type than can be read, or there without a use: a model with a tensor left out answers nonsense fluently."""
+    for spec in graph.weights:
+        tensor = stored.get(spec.name)
+        if tensor is None:
+            raise ModelLoadError(f"{where}: tensor {spec.name} {list(spec.shape)} is missing")
+        if tensor.shape != spec.shape:
+            raise ModelLoadError(f"{tensor} has the wrong shape; expected {list(spec.shape)}")
+        tensor.readable_format()
+    needed = {spec.name for spec in graph.weights}
+    for name, tensor in stored.items():
+        if name not in needed:
+            raise ModelLoadError(f"{tensor} is not part of this architecture: nothing would use it")
+    return StoredWeights({spec.name: stored[spec.name] for spec in graph.weights})
