@@ -291,7 +291,7 @@ def _tensor(cursor: _Cursor, name: str, info: _Info, data_begin: int) -> StoredT
     if stored_as is not None:
         if shape[-1] % stored_as.block_values:
             cursor.fail(
-                f"tensor {name} {list(shape)} {stored_as}", f"has rows that are not blocks of {format.block_values}"
+                f"tensor {name} {list(shape)} {stored_as}", f"has rows that are not blocks of {stored_as.block_values}"
             )
         size = math.prod(shape[:-1]) * stored_as.row_bytes(shape[-1])
     if begin + size > file.size:

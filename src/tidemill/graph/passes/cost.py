@@ -1,0 +1,116 @@
+"""What a step costs, read off the graph: the one place that counts FLOPs and bytes.
+
+The planner, the estimator and the simulator ask here; nobody else has a formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemill.graph.formats import WeightFormat
+from tidemill.graph.graph import Attention, Embed, Graph, Linear, Node, RmsNorm, Rows, TensorSpec, Value, inputs
+
+__all__ = ["RowShape", "StepCost", "kv_bytes_per_token", "step_cost", "weight_bytes", "workspace_bytes"]
+
+_FLOAT = 4
+"""Bytes of an activation element."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowShape:
+    """One sequence's share of a step: new tokens after ``start`` in the KV, and positions drawn from."""
+
+    start: int
+    tokens: int
+    outputs: int = 1
+
+    @property
+    def attended(self) -> int:
+        """Pairs of a new token and a position it looks at: the sum of start + 1 .. start + tokens."""
+        return self.tokens * self.start + self.tokens * (self.tokens + 1) // 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """Arithmetic and memory traffic of one step."""
+
+    flops: int
+    """A multiplication and an addition each, of linear layers and attention; the rest does not weigh."""
+    weight_bytes: int
+    """Weights read once each, in the bytes of their file format (of the embedding: the rows looked up)."""
+    kv_read_bytes: int
+    """K and V of every position looked at, once per row of the step."""
+    kv_write_bytes: int
+    activation_bytes: int
+    """Values written by a node and read by the next ones, in float32."""
+
+
+def step_cost(
+    graph: Graph, formats: Mapping[str, WeightFormat], *, rows: Sequence[RowShape], kv_element_bytes: int
+) -> StepCost:
+    """The cost of a step with these rows. ``formats`` gives the storage format of each weight of the graph."""
+    counts = {Rows.TOKENS: sum(row.tokens for row in rows), Rows.OUTPUTS: sum(row.outputs for row in rows)}
+    attended = sum(row.attended for row in rows)
+    read = sum(row.start + row.tokens for row in rows)
+    kv_token = kv_bytes_per_token(graph, kv_element_bytes)
+    return StepCost(
+        flops=sum(_flops(graph, node, counts, attended) for node in graph.nodes),
+        weight_bytes=sum(_weight_traffic(graph, node, formats, counts) for node in graph.nodes),
+        kv_read_bytes=read * kv_token,
+        kv_write_bytes=counts[Rows.TOKENS] * kv_token,
+        activation_bytes=sum(_bytes(value, counts) for node in graph.nodes for value in (*inputs(node), node.out)),
+    )
+
+
+def kv_bytes_per_token(graph: Graph, element_bytes: int) -> int:
+    """KV bytes of one token: per group 2 (K and V) x layers x KV heads x head size x element size."""
+    return sum(group.bytes_per_token(element_bytes) for group in graph.kv_groups)
+
+
+def weight_bytes(graph: Graph, formats: Mapping[str, WeightFormat]) -> int:
+    """Bytes of all weights in their file formats; an alias costs nothing."""
+    return sum(_tensor_bytes(spec, formats) for spec in graph.weights)
+
+
+def workspace_bytes(graph: Graph, max_tokens: int, max_outputs: int) -> int:
+    """Most bytes of activations that live at once in a step, each from its node to its last reader, in float32."""
+    counts = {Rows.TOKENS: max_tokens, Rows.OUTPUTS: max_outputs}
+    last_reader = {value.id: index for index, node in enumerate(graph.nodes) for value in inputs(node)}
+    last_reader[graph.logits.id] = len(graph.nodes)
+    live = peak = 0
+    for index, node in enumerate(graph.nodes):
+        live += _bytes(node.out, counts)
+        peak = max(peak, live)
+        live -= sum(_bytes(value, counts) for value in set(inputs(node)) if last_reader[value.id] == index)
+    return peak
+
+
+def _flops(graph: Graph, node: Node, counts: Mapping[Rows, int], attended: int) -> int:
+    if isinstance(node, Linear):
+        return sum(2 * counts[node.out.rows] * math.prod(graph.spec(name).shape) for name in node.weights)
+    if isinstance(node, Attention):
+        return 2 * 2 * attended * node.heads * node.head_dim  # scores, then the weighted sum of V
+    return 0
+
+
+def _weight_traffic(graph: Graph, node: Node, formats: Mapping[str, WeightFormat], counts: Mapping[Rows, int]) -> int:
+    count = counts[node.out.rows]
+    if isinstance(node, Embed):
+        spec = graph.spec(node.weight)
+        return count * formats[spec.name].row_bytes(spec.shape[-1])
+    names: tuple[str | None, ...] = ()
+    if isinstance(node, RmsNorm):
+        names = (node.weight,)
+    elif isinstance(node, Linear):
+        names = (*node.weights, *node.biases)
+    return sum(_tensor_bytes(graph.spec(name), formats) for name in names if name and count)
+
+
+def _tensor_bytes(spec: TensorSpec, formats: Mapping[str, WeightFormat]) -> int:
+    return math.prod(spec.shape[:-1]) * formats[spec.name].row_bytes(spec.shape[-1])
+
+
+def _bytes(value: Value, counts: Mapping[Rows, int]) -> int:
+    return _FLOAT * counts[value.rows] * value.width
