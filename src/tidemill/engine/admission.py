@@ -1,0 +1,49 @@
+"""What can never be served is refused before anything is queued: one pure check for frontend and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.core.errors import ContextLengthExceeded, InvalidRequest
+from tidemill.core.sampling import SamplingOptions
+from tidemill.core.tokens import EngineInfo
+
+__all__ = ["check", "check_tokens"]
+
+
+def check(prompt_len: int, sampling: SamplingOptions, info: EngineInfo) -> int:
+    """The most tokens to generate for a prompt of this length.
+
+    The rule: prompt and output together stay within ``max_model_len``, and all but the last output token (which is
+    never computed) within the KV pool. ``max_tokens`` is taken as asked for or the request is refused; without it the
+    answer may be as long as there is room, at least one token. Raises InvalidRequest for an empty prompt and
+    ContextLengthExceeded, naming the tighter of the two limits, for what does not fit.
+    """
+    if prompt_len < 1:
+        raise InvalidRequest("the prompt is empty: at least one token is needed", param="prompt")
+    limit = min(info.max_model_len, info.kv_capacity_tokens + 1)
+    room = limit - prompt_len
+    requested = sampling.max_tokens
+    if (1 if requested is None else requested) <= room:
+        return room if requested is None else requested
+    if info.max_model_len <= limit:
+        bound = f"max_model_len is {info.max_model_len} tokens"
+    else:
+        bound = f"the KV pool capacity is {info.kv_capacity_tokens} tokens (setting kv_memory)"
+    if requested is None:
+        asked = "leaves no room for output"
+    else:
+        asked = f"and max_tokens asks for {requested} output tokens, {prompt_len + requested} in all"
+    raise ContextLengthExceeded(
+        f"{bound}; the prompt has {prompt_len} tokens {asked}", param="prompt" if room < 1 else "max_tokens"
+    )
+
+
+def check_tokens(prompt: Sequence[int], vocab_size: int) -> None:
+    """Raise InvalidRequest, naming the first offender, unless every token id is an integer of the vocabulary."""
+    for index, token in enumerate(prompt):
+        if type(token) is not int or not 0 <= token < vocab_size:
+            raise InvalidRequest(
+                f"token {token!r} at position {index} of the prompt is not an id between 0 and {vocab_size - 1}",
+                param="prompt",
+            )

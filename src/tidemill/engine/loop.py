@@ -1,0 +1,309 @@
+"""The engine: plan -> submit -> collect -> commit -> emit, one step at a time.
+
+A request becomes ``n`` sequences. The scheduler sees their counters, this loop owns their token ids. A step:
+
+1. plan     the proposer guesses, the scheduler shares out tokens and blocks, each share becomes a row of the plan
+2. submit   the executor starts to compute it
+3. collect  and gives one RowOutputs per row
+4. commit   drawn tokens are resolved against proposals, appended, counted; ``num_computed`` advances only here
+5. emit     one delta per choice that got tokens or ended; what ended gives its blocks back
+
+A preempted sequence needs nothing of its own: its tokens, counts and seed stay here, so its recomputation is a chunk
+like any other and its next draw has the same position, noise and penalties as it would have had.
+
+When a step fails, the sequences that were in it end with an error, all others go on; ``MAX_FAILURES`` failed steps in
+a row are a broken executor, and the loop raises the last failure: whoever runs it must let it die.
+
+Synchronous and single-threaded. Knows nothing of text, sockets or event loops.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable
+
+from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.errors import InvalidRequest, Overloaded
+from tidemill.core.step import PlanRow, RowOutputs, SequenceId, StepPlan, StepResult
+from tidemill.core.tokens import EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
+from tidemill.engine.admission import check, check_tokens
+from tidemill.engine.proposer import NoProposer, Proposer, resolve
+from tidemill.engine.sequences import GeneratedSequence
+from tidemill.executors.protocol import Executor
+from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
+
+__all__ = ["MAX_FAILURES", "EngineLoop"]
+
+_log = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+"""So many failed steps in a row end the loop."""
+
+
+def _random_seed() -> int:
+    return secrets.randbits(64)
+
+
+class EngineLoop:
+    """One executor, one scheduler, and the sequences between them."""
+
+    def __init__(
+        self,
+        *,
+        executor: Executor,
+        scheduler: Scheduler,
+        info: EngineInfo,
+        proposer: Proposer | None = None,
+        max_proposed: int = 0,
+        clock: Clock | None = None,
+        seeds: Callable[[], int] = _random_seed,
+        strict: bool = False,
+    ) -> None:
+        self._executor = executor
+        self._scheduler = scheduler
+        self._info = info
+        self._proposer = proposer or NoProposer()
+        self._max_proposed = max_proposed
+        self._clock = clock or SystemClock()
+        self._seeds = seeds
+        self._strict = strict
+        self._sequences: dict[SequenceId, GeneratedSequence] = {}
+        self._requests: dict[str, list[GeneratedSequence]] = {}
+        self._next_id = 0
+        self._failures = 0
+        self._meter = _Meter(now=self._clock.now())
+
+    @property
+    def info(self) -> EngineInfo:
+        """Limits and identity."""
+        return self._info
+
+    @property
+    def has_work(self) -> bool:
+        """True while any sequence waits or runs."""
+        return bool(self._sequences)
+
+    def stats(self) -> EngineStats:
+        """The state of now; durations are those of the last step."""
+        balances = self._scheduler.space.balances()
+        meter = self._meter
+        return EngineStats(
+            steps=meter.steps,
+            running=self._scheduler.num_running,
+            waiting=self._scheduler.num_waiting,
+            kv_blocks_total=sum(balance.total for balance in balances),
+            kv_blocks_free=sum(balance.free for balance in balances),
+            kv_blocks_held=sum(balance.held for balance in balances),
+            kv_block_size=self._scheduler.space.block_size,
+            prompt_tokens_total=meter.prompt_tokens,
+            generation_tokens_total=meter.generation_tokens,
+            preemptions_total=self._scheduler.num_preemptions,
+            requests_finished=dict(meter.finished),
+            step_seconds=meter.step_seconds,
+            executor_seconds=meter.executor_seconds,
+            step_tokens=meter.step_tokens,
+            last_progress=meter.last_progress,
+        )
+
+    def add(self, request: TokenRequest) -> None:
+        """Queue a request. Raises InvalidRequest (or ContextLengthExceeded) for what can never be served and for an
+        id that is in use, and Overloaded if the queue is full; then nothing has changed."""
+        sampling = request.sampling.validated(self._info.vocab_size)
+        max_tokens = check(len(request.prompt), sampling, self._info)
+        check_tokens(request.prompt, self._info.vocab_size)
+        if request.request_id in self._requests:
+            raise InvalidRequest(f"request id {request.request_id} is in use", param="request_id")
+        self._check_queue(sampling.n)
+        seed = self._seeds() if sampling.seed is None else sampling.seed
+        self._requests[request.request_id] = [
+            self._enter(request, choice, max_tokens, seed) for choice in range(sampling.n)
+        ]
+
+    def abort(self, request_id: str, choice: int | None = None) -> None:
+        """End one choice of a request, or all; no delta follows. Ids that are not known are ignored."""
+        for sequence in tuple(self._requests.get(request_id, ())):
+            if choice is None or sequence.choice == choice:
+                self._leave(sequence, FinishReason.ABORT)
+
+    def step(self) -> list[TokenDelta]:
+        """Run one step and return what it gave; without work it returns nothing at once. Raises the executor's error
+        after MAX_FAILURES failed steps in a row: the loop is then of no further use."""
+        if not self._sequences:
+            return []
+        begin = self._clock.now()
+        self._propose()
+        schedule = self._scheduler.schedule()
+        deltas = [self._end(self._sequences[one.id], FinishReason.LENGTH) for one in schedule.exhausted]
+        deltas += self._run(schedule)
+        self._meter.step(begin=begin, end=self._clock.now(), tokens=schedule.num_tokens)
+        self._check()
+        return deltas
+
+    def check_idle(self) -> None:
+        """AssertionError unless nothing is left: no sequence, and every block free."""
+        assert not self._sequences, f"{len(self._sequences)} sequences are left"
+        assert not self._requests, f"{len(self._requests)} requests are left"
+        for balance in self._scheduler.space.balances():
+            assert balance.exact, f"blocks do not add up: {balance}"
+            assert balance.held == 0, f"nothing runs and {balance.held} blocks are held"
+
+    def close(self) -> None:
+        """Release the executor; safe to call twice."""
+        self._executor.close()
+
+    # -- requests and sequences ------------------------------------------------------------------------------------
+
+    def _check_queue(self, count: int) -> None:
+        limit = self._scheduler.config.max_waiting
+        if count > limit:
+            raise InvalidRequest(f"n is {count}, and max_waiting lets only {limit} sequences wait", param="n")
+        if not self._scheduler.has_room(count):
+            raise Overloaded(f"the queue is full: {self._scheduler.num_waiting} of {limit} sequences wait")
+
+    def _enter(self, request: TokenRequest, choice: int, max_tokens: int, seed: int) -> GeneratedSequence:
+        sequence = GeneratedSequence(
+            request,
+            choice=choice,
+            sequence_id=SequenceId(self._next_id),
+            max_tokens=max_tokens,
+            seed=seed,
+            info=self._info,
+        )
+        self._next_id += 1
+        self._scheduler.add(sequence.counters)
+        self._sequences[sequence.counters.id] = sequence
+        return sequence
+
+    def _leave(self, sequence: GeneratedSequence, reason: FinishReason) -> None:
+        """Take a sequence out of everything."""
+        self._scheduler.remove(sequence.counters)
+        del self._sequences[sequence.counters.id]
+        siblings = self._requests[sequence.request_id]
+        siblings.remove(sequence)
+        if not siblings:
+            del self._requests[sequence.request_id]
+        self._meter.finished[reason.value] += 1
+
+    def _end(self, sequence: GeneratedSequence, reason: FinishReason, error: str | None = None) -> TokenDelta:
+        self._leave(sequence, reason)
+        return sequence.ended(reason, error)
+
+    # -- the parts of a step ---------------------------------------------------------------------------------------
+
+    def _propose(self) -> None:
+        if self._max_proposed < 1:
+            return
+        for counters in self._scheduler.running:
+            sequence = self._sequences[counters.id]
+            # A proposal behind the last token that may be generated could never be kept.
+            limit = min(self._max_proposed, sequence.room - 1)
+            if counters.caught_up and limit > 0:
+                sequence.proposed = tuple(self._proposer.propose(sequence.tokens, limit))[:limit]
+                self._scheduler.propose(counters, len(sequence.proposed))
+
+    def _run(self, schedule: Schedule) -> list[TokenDelta]:
+        if not schedule.shares:
+            assert schedule.exhausted, "there is work, and no sequence can go on"
+            return []
+        try:
+            result = self._execute(self._plan(schedule))
+        except Exception as error:
+            self._failures += 1
+            _log.exception("step %d failed with %d sequences in it", self._meter.steps, len(schedule.shares))
+            if self._failures >= MAX_FAILURES:
+                raise
+            return self._fail(schedule, f"the step failed: {type(error).__name__}: {error}")
+        self._failures = 0
+        self._meter.executor_seconds = result.seconds
+        return self._commit(schedule, result)
+
+    def _plan(self, schedule: Schedule) -> StepPlan:
+        return StepPlan(step=self._meter.steps, rows=tuple(self._row(share) for share in schedule.shares))
+
+    def _row(self, share: Share) -> PlanRow:
+        sequence = self._sequences[share.sequence.id]
+        return PlanRow(
+            sequence=share.sequence.id,
+            tokens=sequence.span(share.start, share.end),
+            start=share.start,
+            block_tables=tuple(tuple(table) for table in share.sequence.tables),
+            num_outputs=share.num_outputs,
+            options=sequence.options() if share.num_outputs else None,
+        )
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        self._executor.submit(plan)
+        result = self._executor.collect()
+        drawn = [len(outputs.tokens) for outputs in result.rows]
+        asked = [row.num_outputs for row in plan.rows]
+        if drawn != asked:
+            raise RuntimeError(f"the executor drew {drawn} tokens per row where {asked} were asked for")
+        return result
+
+    def _commit(self, schedule: Schedule, result: StepResult) -> list[TokenDelta]:
+        deltas = []
+        for share, outputs in zip(schedule.shares, result.rows, strict=True):
+            sequence = self._sequences.get(share.sequence.id)
+            if sequence is None:  # aborted while the step ran
+                self._scheduler.commit(share, 0)
+                continue
+            self._meter.prompt_tokens += _num_read(share)
+            if not outputs.tokens:
+                self._scheduler.commit(share, 0)
+                continue
+            deltas.append(self._take(sequence, share, outputs))
+        return deltas
+
+    def _take(self, sequence: GeneratedSequence, share: Share, outputs: RowOutputs) -> TokenDelta:
+        """Resolve what was drawn for one sequence, append it, and end the sequence if that ended it."""
+        before = sequence.num_output
+        drawn = resolve(sequence.proposed[: share.num_outputs - 1], outputs.tokens)
+        delta = sequence.accept(drawn, outputs.logprobs)
+        accepted = sequence.num_output - before
+        self._meter.generation_tokens += accepted
+        self._scheduler.commit(share, accepted)
+        if delta.finish_reason is not None:
+            self._leave(sequence, delta.finish_reason)
+        return delta
+
+    def _fail(self, schedule: Schedule, message: str) -> list[TokenDelta]:
+        """End the sequences of a step that failed."""
+        self._scheduler.cancel_step()
+        failed = [self._sequences.get(share.sequence.id) for share in schedule.shares]
+        return [self._end(sequence, FinishReason.ERROR, message) for sequence in failed if sequence is not None]
+
+    def _check(self) -> None:
+        if self._strict:
+            self._scheduler.verify()
+        if not self._sequences:
+            self.check_idle()
+
+
+def _num_read(share: Share) -> int:
+    """Tokens of a share that were read, not generated in the step before: prompt, and output after a preemption."""
+    counters = share.sequence
+    newest = counters.num_tokens - 1
+    generates = newest >= counters.num_prompt and share.end > newest
+    return min(share.end, counters.num_tokens) - share.start - (1 if generates else 0)
+
+
+class _Meter:
+    """Running totals and the last step's durations."""
+
+    def __init__(self, *, now: float) -> None:
+        self.steps = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.step_tokens = 0
+        self.step_seconds = 0.0
+        self.executor_seconds = 0.0
+        self.last_progress = now
+        self.finished: Counter[str] = Counter()
+
+    def step(self, *, begin: float, end: float, tokens: int) -> None:
+        self.steps += 1
+        self.step_tokens = tokens
+        self.step_seconds = end - begin
+        self.last_progress = end

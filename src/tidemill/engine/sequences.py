@@ -1,0 +1,147 @@
+"""The engine's side of a sequence: its token ids, and what its next draw depends on."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tidemill.core.sampling import SamplingOptions
+from tidemill.core.step import PenaltyCounts, RowOptions, SequenceId, TokenLogprob
+from tidemill.core.tokens import EngineInfo, FinishReason, TokenDelta, TokenRequest
+from tidemill.scheduling.sequence import SequenceCounters
+
+__all__ = ["GeneratedSequence", "TokenCounts", "row_options"]
+
+
+class TokenCounts:
+    """Which tokens a sequence has and how often each was generated, kept as it grows."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self._ids = sorted(set(prompt))
+        self._counts = [0] * len(self._ids)
+
+    def add(self, token: int) -> None:
+        """Count one generated token."""
+        index = bisect_left(self._ids, token)
+        if index == len(self._ids) or self._ids[index] != token:
+            self._ids.insert(index, token)
+            self._counts.insert(index, 0)
+        self._counts[index] += 1
+
+    def snapshot(self) -> PenaltyCounts:
+        """The counts of now; later tokens do not change it."""
+        return PenaltyCounts(ids=tuple(self._ids), output_counts=tuple(self._counts))
+
+
+def row_options(sampling: SamplingOptions, seed: int, choice: int) -> RowOptions:
+    """The part of a row's options that stays the same from token to token."""
+    return RowOptions(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=tuple(sorted(sampling.logit_bias.items())),
+        seed=seed % 2**64,
+        choice=choice,
+        logprobs=sampling.logprobs,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What a sequence takes of the tokens a step drew for it."""
+
+    tokens: tuple[int, ...]
+    stop_token: int | None
+    finish_reason: FinishReason | None
+
+
+class GeneratedSequence:
+    """One choice of one request, from its prompt to its end."""
+
+    def __init__(
+        self,
+        request: TokenRequest,
+        *,
+        choice: int,
+        sequence_id: SequenceId,
+        max_tokens: int,
+        seed: int,
+        info: EngineInfo,
+    ) -> None:
+        sampling = request.sampling
+        self.request_id = request.request_id
+        self.choice = choice
+        self.tokens = list(request.prompt)
+        """Prompt and output so far."""
+        self.proposed: tuple[int, ...] = ()
+        """Tokens proposed to follow in the next step."""
+        self.counters = SequenceCounters(id=sequence_id, num_prompt=len(self.tokens), max_tokens=max_tokens)
+        self._options = row_options(sampling, seed, choice)
+        self._counts = TokenCounts(self.tokens) if sampling.has_penalties else None
+        self._end_tokens = frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            self._end_tokens |= frozenset(info.end_token_ids)
+
+    @property
+    def num_output(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - self.counters.num_prompt
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be generated."""
+        return self.counters.max_tokens - self.num_output
+
+    def options(self) -> RowOptions:
+        """What the next draw depends on."""
+        if self._counts is None:
+            return self._options
+        return replace(self._options, penalties=self._counts.snapshot())
+
+    def span(self, start: int, end: int) -> tuple[int, ...]:
+        """The token ids at positions start .. end - 1, proposals included."""
+        known = self.tokens[start:end]
+        behind = end - len(self.tokens)
+        return (*known, *self.proposed[:behind]) if behind > 0 else tuple(known)
+
+    def accept(self, drawn: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TokenDelta:
+        """Append what a step drew, up to an end token or the length, and say it in a delta."""
+        kept = self._keep(drawn)
+        end = () if kept.stop_token is None else (kept.stop_token,)
+        for token in (*kept.tokens, *end):
+            self.tokens.append(token)
+            if self._counts is not None:
+                self._counts.add(token)
+        return TokenDelta(
+            request_id=self.request_id,
+            choice=self.choice,
+            tokens=kept.tokens,
+            logprobs=None if logprobs is None else tuple(logprobs[: len(kept.tokens)]),
+            finish_reason=kept.finish_reason,
+            stop_token=kept.stop_token,
+            num_output_tokens=self.num_output,
+        )
+
+    def ended(self, reason: FinishReason, error: str | None = None) -> TokenDelta:
+        """A last delta without tokens."""
+        return TokenDelta(
+            request_id=self.request_id,
+            choice=self.choice,
+            tokens=(),
+            finish_reason=reason,
+            num_output_tokens=self.num_output,
+            error=error,
+        )
+
+    def _keep(self, drawn: Sequence[int]) -> _Kept:
+        drawn = drawn[: self.room]
+        for index, token in enumerate(drawn):
+            if token in self._end_tokens:
+                return _Kept(tokens=tuple(drawn[:index]), stop_token=token, finish_reason=FinishReason.STOP)
+        reason = FinishReason.LENGTH if len(drawn) == self.room else None
+        return _Kept(tokens=tuple(drawn), stop_token=None, finish_reason=reason)

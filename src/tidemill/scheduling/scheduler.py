@@ -1,0 +1,362 @@
+"""Who runs in the next step, with how many tokens and which KV blocks.
+
+The algorithm. There is no prefill phase and no decode phase: each sequence has ``num_tokens`` tokens (and perhaps
+proposals behind them) of which ``num_computed`` are computed, and a step gives sequences tokens so that the second
+number catches up with the first. A step has a budget of ``max_step_tokens`` and is filled in this order:
+
+1. Running sequences that lack only their newest token, oldest first. Generation goes on before prompts are read.
+   If the oldest running sequence of all is one that still reads its prompt, one token of the budget is kept for it,
+   so the oldest always moves.
+2. Running sequences in mid-prompt, oldest first, each with as much of the rest of the budget as it can use.
+3. Waiting sequences, strictly in order of arrival, while there is budget, a free slot (``max_running``), and room in
+   the KV space for all their tokens besides what running ones need for theirs and for a block of growth (or the
+   newcomer would be preempted at once). The first one that has to wait ends the step's planning: nobody overtakes.
+
+A sequence takes blocks as it grows. Where blocks are short, the running sequence that arrived last is preempted: its
+blocks go back, ``num_computed`` becomes 0, and it returns to the front of the queue, to be recomputed later from
+prompt and output so far. The oldest is never a victim, hence always ends, hence everybody ends. Proposals are given
+up before anybody is preempted for them. A sequence that outgrows the whole KV space could not go on even alone: it is
+reported as exhausted and ends where it is.
+
+Slow twins, for comparison: policy ``static`` lets sequences in only when nothing runs, and then as a batch;
+kv_reservation ``contiguous`` takes the blocks for prompt and max_tokens at once on admission; without chunked prefill
+a prompt is computed whole in one step, even above the budget.
+
+Pure: integers in, integers out. Knows nothing of token ids, options, executors or time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tidemill.core.config import SchedulerConfig
+from tidemill.core.errors import ConfigError
+from tidemill.core.step import SequenceId
+from tidemill.scheduling.kv.space import KvSpace
+from tidemill.scheduling.sequence import SequenceCounters, SequenceState
+
+__all__ = ["Schedule", "Scheduler", "Share"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One sequence's part of a step: its tokens at positions start .. start + num_tokens - 1."""
+
+    sequence: SequenceCounters
+    start: int
+    num_tokens: int
+    num_outputs: int
+    """Positions to draw from: the newest token's and those of the proposals behind it that got into the step."""
+
+    @property
+    def end(self) -> int:
+        """One past the last position computed."""
+        return self.start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """What the next step computes, and who cannot go on."""
+
+    shares: tuple[Share, ...] = ()
+    preempted: tuple[SequenceCounters, ...] = ()
+    exhausted: tuple[SequenceCounters, ...] = ()
+    """Sequences that outgrew the whole KV space: they have left, their blocks are free."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the step."""
+        return sum(share.num_tokens for share in self.shares)
+
+
+class Scheduler:
+    """Queue, running set and KV space. One step at a time: ``schedule``, then ``commit`` of each share."""
+
+    def __init__(self, config: SchedulerConfig, space: KvSpace) -> None:
+        for name in ("max_running", "max_step_tokens", "max_waiting"):
+            if getattr(config, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}", param=name)
+        self._config = config
+        self._space = space
+        # Both in order of arrival, and everything that runs arrived before everything that waits.
+        self._waiting: OrderedDict[SequenceId, SequenceCounters] = OrderedDict()
+        self._running: dict[SequenceId, SequenceCounters] = {}
+        self._in_flight: dict[SequenceId, Share] = {}
+        self._arrivals = 0
+        self._preemptions = 0
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """The settings it runs with."""
+        return self._config
+
+    @property
+    def space(self) -> KvSpace:
+        """The KV space it hands out."""
+        return self._space
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences in the queue, preempted ones included."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold a slot."""
+        return len(self._running)
+
+    @property
+    def num_preemptions(self) -> int:
+        """Preemptions since the start."""
+        return self._preemptions
+
+    @property
+    def running(self) -> tuple[SequenceCounters, ...]:
+        """Running sequences, oldest first."""
+        return tuple(self._running.values())
+
+    @property
+    def waiting(self) -> tuple[SequenceCounters, ...]:
+        """Waiting sequences, next one first."""
+        return tuple(self._waiting.values())
+
+    def has_room(self, count: int) -> bool:
+        """True if so many more sequences may join the queue."""
+        return len(self._waiting) + count <= self._config.max_waiting
+
+    def fits_alone(self, sequence: SequenceCounters) -> bool:
+        """True if the sequence can reach its max_tokens with the whole KV space to itself."""
+        return sequence.max_kv_tokens <= self._space.capacity_tokens
+
+    def add(self, sequence: SequenceCounters) -> None:
+        """Put a new sequence at the end of the queue. Ask ``has_room`` first; what can never start is refused."""
+        if sequence.num_prompt > self._space.capacity_tokens:
+            raise ValueError(f"sequence {sequence.id}: {sequence.num_prompt} tokens never fit the KV space")
+        if self._config.kv_reservation == "contiguous" and not self.fits_alone(sequence):
+            raise ValueError(f"sequence {sequence.id}: {sequence.max_kv_tokens} tokens never fit the KV space")
+        assert sequence.state is SequenceState.NEW, f"sequence {sequence.id} is {sequence.state.value}"
+        sequence.arrival = self._arrivals
+        self._arrivals += 1
+        sequence.state = SequenceState.WAITING
+        sequence.tables = self._space.empty_tables()
+        self._waiting[sequence.id] = sequence
+
+    def propose(self, sequence: SequenceCounters, count: int) -> None:
+        """Let ``count`` proposed tokens follow the newest one in the next step of a caught-up running sequence."""
+        assert sequence.state is SequenceState.RUNNING, f"sequence {sequence.id} is {sequence.state.value}"
+        assert sequence.caught_up, f"sequence {sequence.id} has {sequence.num_pending} tokens to compute"
+        sequence.num_proposed = count
+
+    def schedule(self) -> Schedule:
+        """Plan the next step and take its blocks. The shares are in flight until each has been committed."""
+        assert not self._in_flight, "the previous step has not been committed"
+        planner = _Planner(self._config.max_step_tokens)
+        self._end_exhausted(planner)
+        self._plan_running(planner)
+        self._plan_waiting(planner)
+        self._in_flight = dict(planner.shares)
+        return Schedule(
+            shares=tuple(planner.shares.values()),
+            preempted=tuple(planner.preempted),
+            exhausted=tuple(planner.exhausted),
+        )
+
+    def commit(self, share: Share, accepted: int) -> bool:
+        """Take in what a step did: the share's tokens are computed, and ``accepted`` tokens were drawn and kept (0 for
+        a chunk in mid-prompt). Blocks behind the kept tokens come back. False if the sequence left meanwhile."""
+        sequence = share.sequence
+        del self._in_flight[sequence.id]
+        if sequence.state is SequenceState.LEAVING:
+            self._let_go(sequence)
+            return False
+        assert (accepted > 0) == (share.num_outputs > 0), f"{accepted} of {share.num_outputs} outputs accepted"
+        assert accepted <= share.num_outputs, f"{accepted} of {share.num_outputs} outputs accepted"
+        sequence.num_computed = sequence.num_tokens + accepted - 1 if accepted else share.end
+        sequence.num_tokens += accepted
+        if sequence.num_proposed:
+            sequence.num_proposed = 0
+            self._reclaim(sequence)
+        return True
+
+    def cancel_step(self) -> None:
+        """Forget the step in flight, which failed: nothing of it counts as computed."""
+        for share in self._in_flight.values():
+            share.sequence.num_proposed = 0
+            if share.sequence.state is SequenceState.LEAVING:
+                self._let_go(share.sequence)
+        self._in_flight.clear()
+
+    def remove(self, sequence: SequenceCounters) -> None:
+        """End a sequence, wherever it is. Its blocks come back at once, or when its step in flight ends."""
+        self._waiting.pop(sequence.id, None)
+        self._running.pop(sequence.id, None)
+        if sequence.id in self._in_flight:
+            sequence.state = SequenceState.LEAVING
+        elif sequence.state is not SequenceState.GONE:
+            self._let_go(sequence)
+
+    def verify(self) -> None:
+        """Check every invariant; AssertionError names the one that is off. For tests, idle moments and strict mode."""
+        self._space.verify()
+        arrivals = [sequence.arrival for sequence in (*self._running.values(), *self._waiting.values())]
+        assert arrivals == sorted(arrivals), "the order of arrival is broken"
+        assert len(self._running) <= self._config.max_running, "more sequences run than max_running"
+        holders = [*self._running.values(), *self._leaving()]
+        for group, pool in enumerate(self._space.pools):
+            blocks = [block for sequence in holders for block in sequence.tables[group]]
+            assert len(blocks) == len(set(blocks)), f"a block of group {group} is in two tables"
+            assert len(blocks) == pool.balance().held, f"group {group} holds blocks that are in no table"
+        for sequence in self._waiting.values():
+            assert sequence.num_computed == 0, f"waiting sequence {sequence.id} has computed tokens"
+            assert not any(sequence.tables), f"waiting sequence {sequence.id} holds blocks"
+        for sequence in self._running.values():
+            assert not any(self._space.missing(sequence.tables, sequence.num_computed)), (
+                f"sequence {sequence.id} has {sequence.num_computed} computed tokens and not the blocks for them"
+            )
+
+    def _end_exhausted(self, planner: _Planner) -> None:
+        for sequence in self.running:
+            if sequence.num_tokens > self._space.capacity_tokens:
+                self.remove(sequence)
+                planner.exhausted.append(sequence)
+
+    def _plan_running(self, planner: _Planner) -> None:
+        oldest = next(iter(self._running.values()), None)
+        kept = 1 if oldest is not None and not oldest.caught_up else 0
+        for sequence in self._members(caught_up=True):
+            self._plan_share(planner, sequence, min(sequence.num_pending, planner.budget - kept))
+        for sequence in self._members(caught_up=False):
+            self._plan_share(planner, sequence, self._chunk(planner, sequence))
+
+    def _plan_waiting(self, planner: _Planner) -> None:
+        static = self._config.policy == "static"
+        if not self._waiting or planner.preempted or (static and self._running):
+            return
+        promised = self._promised()
+        while self._waiting and len(self._running) < self._config.max_running:
+            sequence = next(iter(self._waiting.values()))
+            count = self._chunk(planner, sequence)
+            needed = self._space.missing(sequence.tables, self._tokens_at_admission(sequence))
+            promised = tuple(p + n for p, n in zip(promised, needed, strict=True))
+            if (count < 1 and not static) or not self._space.fits(promised):
+                return
+            self._admit(sequence)
+            self._plan_share(planner, sequence, count)
+            # What it took just now is no longer a promise: it is gone from the free list.
+            left = self._space.missing(sequence.tables, self._tokens_at_admission(sequence))
+            promised = tuple(p - n + m for p, n, m in zip(promised, needed, left, strict=True))
+
+    def _members(self, *, caught_up: bool) -> Iterator[SequenceCounters]:
+        """Running sequences of one kind, oldest first, those still running when their turn comes."""
+        for sequence in [member for member in self._running.values() if member.caught_up is caught_up]:
+            if sequence.state is SequenceState.RUNNING:
+                yield sequence
+
+    def _chunk(self, planner: _Planner, sequence: SequenceCounters) -> int:
+        """How many tokens of a prompt the step takes: as many as the budget has, or all of them if chunking is off
+        (even above the budget where no other prompt is in the step)."""
+        pending = sequence.num_pending
+        if self._config.chunked_prefill:
+            return min(pending, planner.budget)
+        if pending <= planner.budget or (planner.budget > 0 and not planner.has_prompt):
+            return pending
+        return 0
+
+    def _plan_share(self, planner: _Planner, sequence: SequenceCounters, count: int) -> None:
+        if count < 1 or not self._take_blocks(planner, sequence, count):
+            return
+        start = sequence.num_computed
+        count = min(count, sequence.num_pending)
+        outputs = max(0, start + count - sequence.num_tokens + 1)
+        planner.take(Share(sequence=sequence, start=start, num_tokens=count, num_outputs=outputs))
+
+    def _take_blocks(self, planner: _Planner, sequence: SequenceCounters, count: int) -> bool:
+        """Give a running sequence the blocks for its next tokens, giving up its proposals and preempting the latest
+        arrivals as needed. False if the latest arrival was itself."""
+        while not self._space.grow(sequence.tables, sequence.num_computed + min(count, sequence.num_pending)):
+            if sequence.num_proposed:
+                sequence.num_proposed = 0
+                continue
+            assert len(self._running) > 1, f"sequence {sequence.id} runs alone and blocks are missing"
+            victim = next(reversed(self._running.values()))
+            self._preempt(planner, victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, planner: _Planner, victim: SequenceCounters) -> None:
+        planner.give_back(victim)
+        planner.preempted.append(victim)
+        del self._running[victim.id]
+        self._space.shrink(victim.tables, 0)
+        victim.num_computed = 0
+        victim.num_proposed = 0
+        victim.num_preemptions += 1
+        victim.state = SequenceState.WAITING
+        self._waiting[victim.id] = victim
+        self._waiting.move_to_end(victim.id, last=False)
+        self._preemptions += 1
+
+    def _admit(self, sequence: SequenceCounters) -> None:
+        del self._waiting[sequence.id]
+        sequence.state = SequenceState.RUNNING
+        self._running[sequence.id] = sequence
+        if self._config.kv_reservation == "contiguous":
+            taken = self._space.grow(sequence.tables, sequence.max_kv_tokens)
+            assert taken, "the space said that it had these blocks"
+
+    def _tokens_at_admission(self, sequence: SequenceCounters) -> int:
+        if self._config.kv_reservation == "contiguous":
+            return sequence.max_kv_tokens
+        return sequence.num_tokens
+
+    def _tokens_soon(self, sequence: SequenceCounters) -> int:
+        return min(sequence.num_tokens + self._space.block_size, sequence.max_kv_tokens)
+
+    def _promised(self) -> tuple[int, ...]:
+        """Per group: blocks that running sequences still need for the tokens they have, and for a block of growth."""
+        return _total(
+            len(self._space.pools),
+            (self._space.missing(one.tables, self._tokens_soon(one)) for one in self._running.values()),
+        )
+
+    def _reclaim(self, sequence: SequenceCounters) -> None:
+        if self._config.kv_reservation == "paged":
+            self._space.shrink(sequence.tables, sequence.num_tokens)
+
+    def _let_go(self, sequence: SequenceCounters) -> None:
+        self._space.shrink(sequence.tables, 0)
+        sequence.state = SequenceState.GONE
+
+    def _leaving(self) -> list[SequenceCounters]:
+        return [share.sequence for share in self._in_flight.values() if share.sequence.state is SequenceState.LEAVING]
+
+
+class _Planner:
+    """The step under construction."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.has_prompt = False
+        self.shares: dict[SequenceId, Share] = {}
+        self.preempted: list[SequenceCounters] = []
+        self.exhausted: list[SequenceCounters] = []
+
+    def take(self, share: Share) -> None:
+        self.shares[share.sequence.id] = share
+        self.budget -= share.num_tokens
+        self.has_prompt = self.has_prompt or not share.sequence.caught_up
+
+    def give_back(self, sequence: SequenceCounters) -> None:
+        share = self.shares.pop(sequence.id, None)
+        if share is not None:
+            self.budget += share.num_tokens
+
+
+def _total(groups: int, counts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    total = [0] * groups
+    for row in counts:
+        total = [a + b for a, b in zip(total, row, strict=True)]
+    return tuple(total)

@@ -1,0 +1,40 @@
+"""The strategies that scheduling offers, each with its slow twin and its meter."""
+
+from __future__ import annotations
+
+from tidemill.core.strategy import Strategy, register
+
+__all__ = ["CHUNKED_PREFILL", "CONTINUOUS_BATCHING", "PAGED_KV"]
+
+CONTINUOUS_BATCHING = register(
+    Strategy(
+        name="continuous-batching",
+        setting="SchedulerConfig.policy",
+        baseline="static",
+        metric="tidemill_engine_running",
+        when="Always for requests that arrive at their own times or end at different lengths; it costs nothing.",
+        doc="strategies.md#continuous-batching",
+    )
+)
+
+CHUNKED_PREFILL = register(
+    Strategy(
+        name="chunked-prefill",
+        setting="SchedulerConfig.chunked_prefill",
+        baseline="False",
+        metric="tidemill_engine_step_tokens",
+        when="When prompts are long and others stream meanwhile: it bounds the gap between their tokens.",
+        doc="strategies.md#chunked-prefill",
+    )
+)
+
+PAGED_KV = register(
+    Strategy(
+        name="paged-kv",
+        setting="SchedulerConfig.kv_reservation",
+        baseline="contiguous",
+        metric="tidemill_engine_kv_blocks_held",
+        when="Always where answers end before max_tokens: more sequences fit the same memory.",
+        doc="strategies.md#paged-kv",
+    )
+)

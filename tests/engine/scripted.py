@@ -1,0 +1,189 @@
+"""An executor whose next token is a hash of every token before it, and an engine loop around it.
+
+It keeps a KV of its own: a block holds the running hash at each of its positions. So a token that is lost, doubled,
+out of order or written to another sequence's block changes everything that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.core.clock import Clock, ManualClock
+from tidemill.core.config import EngineConfig, ModelConfig, SchedulerConfig
+from tidemill.core.sampling import SamplingOptions
+from tidemill.core.step import PlanRow, RowOptions, RowOutputs, StepPlan, StepResult, TokenLogprob
+from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
+from tidemill.engine.loop import EngineLoop
+from tidemill.engine.proposer import Proposer
+from tidemill.executors.protocol import KvPoolSpec
+from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
+from tidemill.scheduling.scheduler import Scheduler
+
+VOCAB = 1000
+END = 7
+"""The model's end token: about one draw in a thousand."""
+START = b"start"
+
+
+def chain(state: bytes, token: int) -> bytes:
+    """The hash after one more token."""
+    return blake2b(state + token.to_bytes(4, "little"), digest_size=8).digest()
+
+
+def draw(state: bytes, position: int, options: RowOptions) -> int:
+    """The token that follows at ``position``: depends on every token before it and on everything the draw has."""
+    key = repr((position, options)).encode()
+    return int.from_bytes(blake2b(state + key, digest_size=4).digest(), "little") % VOCAB
+
+
+class HashExecutor:
+    """Implements Executor. ``hook`` sees each plan before it is computed and may raise or act."""
+
+    def __init__(self, hook: Callable[[StepPlan], None] | None = None) -> None:
+        self.hook = hook or (lambda _: None)
+        self.plans: list[StepPlan] = []
+        self.closed = False
+        self._kv: list[dict[int, list[bytes]]] = []
+        self._sizes: list[int] = []
+        self._plan: StepPlan | None = None
+
+    @property
+    def description(self) -> str:
+        return "hash"
+
+    def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
+        self._sizes = [pool.block_size for pool in pools]
+        self._kv = [{block: [b""] * pool.block_size for block in range(pool.num_blocks)} for pool in pools]
+
+    def submit(self, plan: StepPlan) -> None:
+        assert self._plan is None, "one plan in flight"
+        self.plans.append(plan)
+        self._plan = plan
+
+    def collect(self) -> StepResult:
+        plan, self._plan = self._plan, None
+        assert plan is not None
+        self.hook(plan)
+        return StepResult(step=plan.step, rows=tuple(self._row(row) for row in plan.rows), seconds=0.001)
+
+    def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:
+        raise NotImplementedError
+
+    def read_blocks(self, group: str, blocks: Sequence[int]) -> bytes:
+        raise NotImplementedError
+
+    def write_blocks(self, group: str, blocks: Sequence[int], data: bytes) -> None:
+        raise NotImplementedError
+
+    def logits(self, plan: StepPlan) -> Mapping[int, npt.NDArray[np.float32]]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _row(self, row: PlanRow) -> RowOutputs:
+        states = []
+        state = self._read(row, row.start - 1) if row.start else START
+        for position, token in enumerate(row.tokens, row.start):
+            state = chain(state, token)
+            self._write(row, position, state)
+            states.append((position, state))
+        if not row.num_outputs:
+            return RowOutputs()
+        assert row.options is not None
+        tokens = []
+        for position, state in states[-row.num_outputs :]:
+            tokens.append(draw(state, position, row.options))
+        logprobs = tuple(TokenLogprob(token=token, logprob=-token / VOCAB) for token in tokens)
+        return RowOutputs(tokens=tuple(tokens), logprobs=None if row.options.logprobs is None else logprobs)
+
+    def _read(self, row: PlanRow, position: int) -> bytes:
+        seen = {
+            kv[table[position // size]][position % size]
+            for kv, table, size in zip(self._kv, row.block_tables, self._sizes, strict=True)
+        }
+        assert len(seen) == 1, "the groups disagree"
+        return seen.pop()
+
+    def _write(self, row: PlanRow, position: int, state: bytes) -> None:
+        for kv, table, size in zip(self._kv, row.block_tables, self._sizes, strict=True):
+            kv[table[position // size]][position % size] = state
+
+
+def make_loop(
+    *,
+    num_blocks: int = 64,
+    block_size: int = 16,
+    groups: int = 1,
+    max_model_len: int = 4096,
+    executor: HashExecutor | None = None,
+    proposer: Proposer | None = None,
+    max_proposed: int = 0,
+    clock: Clock | None = None,
+    end_token_ids: tuple[int, ...] = (END,),
+    seeds: Callable[[], int] = lambda: 4711,
+    **scheduler: object,
+) -> EngineLoop:
+    """A strict loop over a HashExecutor; further names are settings of SchedulerConfig."""
+    executor = executor or HashExecutor()
+    executor.allocate_kv(
+        [KvPoolSpec(group=f"g{group}", num_blocks=num_blocks, block_size=block_size) for group in range(groups)]
+    )
+    space = KvSpace([KvGroupSpace(num_blocks=num_blocks, block_size=block_size)] * groups)
+    return EngineLoop(
+        executor=executor,
+        scheduler=Scheduler(SchedulerConfig(**scheduler), space),  # type: ignore[arg-type]
+        info=EngineInfo(
+            model="hash",
+            vocab_size=VOCAB,
+            max_model_len=max_model_len,
+            kv_capacity_tokens=space.capacity_tokens,
+            end_token_ids=end_token_ids,
+            executor=executor.description,
+        ),
+        proposer=proposer,
+        max_proposed=max_proposed,
+        clock=clock or ManualClock(),
+        seeds=seeds,
+        strict=True,
+    )
+
+
+def request(name: str, prompt: int | Sequence[int], **sampling: object) -> TokenRequest:
+    """A request; an integer prompt is that many tokens, different for each name."""
+    if isinstance(prompt, int):
+        first = int.from_bytes(blake2b(name.encode(), digest_size=2).digest(), "little")
+        prompt = [(first + 31 * i) % VOCAB for i in range(prompt)]
+    return TokenRequest(request_id=name, prompt=prompt, sampling=SamplingOptions(**sampling))  # type: ignore[arg-type]
+
+
+Answers = dict[tuple[str, int], list[TokenDelta]]
+
+
+def run(loop: EngineLoop, *requests: TokenRequest, max_steps: int = 20_000) -> Answers:
+    """Add the requests, step until nothing is left, and return the deltas of each (request id, choice)."""
+    for one in requests:
+        loop.add(one)
+    answers: Answers = {}
+    steps = 0
+    while loop.has_work:
+        for delta in loop.step():
+            answers.setdefault((delta.request_id, delta.choice), []).append(delta)
+        steps += 1
+        assert steps < max_steps, "it does not end"
+    loop.check_idle()
+    return answers
+
+
+def tokens(deltas: Sequence[TokenDelta]) -> list[int]:
+    """All tokens of a choice's deltas."""
+    return [token for delta in deltas for token in delta.tokens]
+
+
+def config(**scheduler: object) -> EngineConfig:
+    """An engine configuration for ``make``; the model is none."""
+    return EngineConfig(model=ModelConfig(path="hash"), scheduler=SchedulerConfig(**scheduler))  # type: ignore[arg-type]
