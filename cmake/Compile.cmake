@@ -46,7 +46,7 @@ function(tidemill_select_isa sources_variable)
   set(${sources_variable} ${selected} PARENT_SCOPE)
 endfunction()
 
-# A file compiled for AVX2 must not export inline functions: the linker keeps one copy of each, and if it keeps this
+# A file compiled for AVX2 must not export shared inline functions: the linker keeps one copy of each, and if it keeps this
 # one, the portable path runs AVX2 code on a processor without it.
 function(tidemill_add_isa_leak_test library)
   if(TIDEMILL_X86 AND CMAKE_NM AND NOT TIDEMILL_SANITIZE)

@@ -1,0 +1,261 @@
+// The linear kernels: right for every format and size, and the same bits whatever stands beside a row.
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <thread>
+
+#include "tests/check.h"
+#include "tests/linear_fixtures.h"
+
+using namespace tidemill;
+using namespace tidemill::test;
+
+namespace {
+
+constexpr int kRowCounts[] = {1, 2, 3, 4, 5, 7, 33, 67};
+constexpr int kMostRows = 67;
+
+double rms(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double v : values) sum += v * v;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+// Largest distance from the double reference, relative to the size of the outputs.
+double error_of(const FileWeight& w, const std::vector<float>& x, const std::vector<float>& out, int rows) {
+  std::vector<double> expected;
+  double worst = 0.0;
+  for (int r = 0; r < rows; ++r) {
+    for (int j = 0; j < w.n; ++j) {
+      expected.push_back(double_output(w, &x[static_cast<std::size_t>(r) * static_cast<std::size_t>(w.k)], j));
+      worst = std::max(worst, std::fabs(expected.back() - static_cast<double>(out[expected.size() - 1])));
+    }
+  }
+  return worst / rms(expected);
+}
+
+void row_counts_agree(const LinearKernels& kernels, const Packed& packed, bool fast, const std::vector<float>& x,
+                      const std::vector<float>& all) {
+  for (const int rows : kRowCounts) {
+    const std::vector<float> out = product(kernels, packed, fast, x.data(), rows);
+    CHECK_CASE(same_bits(out.data(), all.data(), out.size()), "%s layout %d n %d k %d rows %d fast %d", kernels.isa,
+               static_cast<int>(packed.matrix.layout), packed.matrix.n, packed.matrix.k, rows, fast);
+  }
+}
+
+void check_exact_mode(const LinearKernels& kernels, const FileWeight& w, const Packed& packed,
+                      const std::vector<float>& x) {
+  const std::vector<float> out = product(kernels, packed, false, x.data(), kMostRows);
+  const double error = error_of(w, x, out, kMostRows);
+  CHECK_CASE(error < 4e-6, "%s %s n %d k %d error %g", kernels.isa, name_of(w.format), w.n, w.k, error);
+  row_counts_agree(kernels, packed, false, x, out);
+  if (std::string_view(kernels.isa) == "portable") return;  // rounds products first on x86-64
+  for (int r = 0; r < kMostRows; r += 22) {
+    for (int j = 0; j < w.n; ++j) {
+      const float expected = float_output(w, &x[static_cast<std::size_t>(r * w.k)], j);
+      CHECK_CASE(out[static_cast<std::size_t>(r * w.n + j)] == expected, "%s %s n %d k %d row %d output %d", kernels.isa,
+                 name_of(w.format), w.n, w.k, r, j);
+    }
+  }
+}
+
+void check_fast_mode(const LinearKernels& kernels, const FileWeight& w, const Packed& packed,
+                     const std::vector<float>& x) {
+  const std::vector<float> out = product(kernels, packed, true, x.data(), kMostRows);
+  const double error = error_of(w, x, out, kMostRows);
+  CHECK_CASE(error < 0.06, "%s %s n %d k %d error %g", kernels.isa, name_of(w.format), w.n, w.k, error);
+  row_counts_agree(kernels, packed, true, x, out);
+  const Quantized q(kernels, x.data(), kMostRows, w.k, static_cast<std::size_t>(w.k));
+  for (int r = 0; r < kMostRows; r += r == 44 ? 22 : 11) {
+    for (int j = 0; j < w.n; ++j) {
+      const float expected = quantized_output(w, q, r, j);
+      CHECK_CASE(out[static_cast<std::size_t>(r * w.n + j)] == expected, "%s %s n %d k %d row %d output %d", kernels.isa,
+                 name_of(w.format), w.n, w.k, r, j);
+    }
+  }
+}
+
+void every_format_and_size_is_right(const LinearKernels& kernels) {
+  for (const FileFormat format : kFormats) {
+    for (const int n : {1, 7, 16, 17, 33, 576}) {
+      for (const int k : {1, 7, 32, 35, 64, 576, 1536}) {
+        if ((is_quantized(format) && k % kGroup != 0) || (n == 576 && k != 1536 && k != 32)) continue;
+        const FileWeight w = random_weight(format, n, k, static_cast<std::uint64_t>(n * 10000 + k));
+        const Packed packed = pack(w);
+        const std::vector<float> x = random_floats(static_cast<std::size_t>(kMostRows) * static_cast<std::size_t>(k), 1);
+        check_exact_mode(kernels, w, packed, x);
+        if (is_quantized(format)) check_fast_mode(kernels, w, packed, x);
+      }
+    }
+  }
+}
+
+// Rows 1..70 at both ends of the batch, every row-count variant, every split of the tiles: one set of bits.
+void company_does_not_change_a_row(const LinearKernels& kernels, FileFormat format, bool fast) {
+  const int n = 49, k = 96, most = 70;
+  const FileWeight w = random_weight(format, n, k, 21);
+  const Packed packed = pack(w);
+  const std::vector<float> x = random_floats(static_cast<std::size_t>(most * k), 2);
+  const std::vector<float> all = product(kernels, packed, fast, x.data(), most);
+  for (int rows = 1; rows <= most; ++rows) {
+    for (const int first : {0, most - rows}) {
+      for (int variant = 0; variant <= kPanelRows; ++variant) {
+        const int split = (rows + variant) % (packed.matrix.tiles() + 1);
+        const std::vector<float> out =
+            product(kernels, packed, fast, &x[static_cast<std::size_t>(first * k)], rows, variant, split);
+        CHECK_CASE(same_bits(out.data(), &all[static_cast<std::size_t>(first * n)], out.size()),
+                   "%s %s fast %d rows %d first %d variant %d split %d", kernels.isa, name_of(format), fast, rows, first,
+                   variant, split);
+      }
+    }
+  }
+}
+
+// At k = 8960 activations are worked on in blocks of 64 rows; 67 rows make two.
+void row_blocks_do_not_change_a_row(const LinearKernels& kernels, FileFormat format, bool fast) {
+  const FileWeight w = random_weight(format, 17, 8960, 22);
+  const Packed packed = pack(w);
+  const std::vector<float> x = random_floats(67 * 8960, 3);
+  const std::vector<float> all = product(kernels, packed, fast, x.data(), 67);
+  for (const int row : {0, 1, 62, 63, 64, 66}) {
+    const std::vector<float> out = product(kernels, packed, fast, &x[static_cast<std::size_t>(row) * 8960], 1);
+    CHECK_CASE(same_bits(out.data(), &all[static_cast<std::size_t>(row) * 17], 17), "%s %s fast %d row %d", kernels.isa,
+               name_of(format), fast, row);
+  }
+}
+
+void threads_do_not_change_bits(const LinearKernels& kernels, FileFormat format) {
+  const int n = 200, k = 64, rows = 9;
+  const FileWeight w = random_weight(format, n, k, 23);
+  const Packed packed = pack(w);
+  const std::vector<float> x = random_floats(rows * k, 4);
+  const std::vector<float> alone = product(kernels, packed, true, x.data(), rows);
+  for (const int threads : {2, 3}) {
+    Quantized q(kernels, std::vector<float>(rows * k).data(), rows, k, k);
+    std::vector<float> out(static_cast<std::size_t>(rows * n));
+    const LinearOutput output{out.data(), static_cast<std::size_t>(n), nullptr, nullptr, 0};
+    const auto in_parts = [&](int parts, const auto& work) {
+      std::vector<std::thread> team;
+      for (int i = 0; i < threads; ++i) {
+        team.emplace_back([&, i] { work(parts * i / threads, parts * (i + 1) / threads); });
+      }
+      for (std::thread& member : team) member.join();
+    };
+    in_parts(3, [&](int begin, int end) { kernels.quantize(x.data(), k, q.rows, begin, end); });
+    in_parts(packed.matrix.tiles(),
+             [&](int begin, int end) { kernels.linear_quantized(packed.matrix, q.rows, begin, end, output, 0); });
+    CHECK_CASE(out == alone, "%s %s threads %d", kernels.isa, name_of(format), threads);
+  }
+}
+
+// Output rows wider than the weight, bias, and a residual that is the output itself; nothing else is written.
+void bias_residual_and_bounds(const LinearKernels& kernels, FileFormat format, bool fast) {
+  const int k = 64, rows = 6;
+  for (const int n : {1, 7, 8, 9, 16, 17, 33}) {
+    const std::size_t stride = static_cast<std::size_t>(n) + 5;
+    const FileWeight w = random_weight(format, n, k, 24);
+    const Packed packed = pack(w);
+    const std::vector<float> x = random_floats(static_cast<std::size_t>(rows * k), 5);
+    const std::vector<float> bias = random_floats(static_cast<std::size_t>(n), 6);
+    const std::vector<float> before = random_floats(static_cast<std::size_t>(rows) * stride, 7);
+    const std::vector<float> plain = product(kernels, packed, fast, x.data(), rows);
+    for (int variant = 0; variant <= kPanelRows; ++variant) {
+      std::vector<float> out = before;
+      const LinearOutput output{out.data(), stride, bias.data(), out.data(), stride};
+      if (fast) {
+        const Quantized q(kernels, x.data(), rows, k, static_cast<std::size_t>(k));
+        kernels.linear_quantized(packed.matrix, q.rows, 0, packed.matrix.tiles(), output, variant);
+      } else {
+        kernels.linear_float(packed.matrix, x.data(), static_cast<std::size_t>(k), rows, 0, packed.matrix.tiles(), output, variant);
+      }
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const std::size_t r = i / stride, j = i % stride;
+        const bool inside = j < static_cast<std::size_t>(n);
+        const float sum = inside ? plain[r * static_cast<std::size_t>(n) + j] + bias[j] : 0.0f;
+        CHECK_CASE(out[i] == (inside ? sum + before[i] : before[i]), "%s %s fast %d n %d variant %d row %zu column %zu",
+                   kernels.isa, name_of(format), fast, n, variant, r, j);
+      }
+    }
+  }
+}
+
+// Largest codes of both signs against the largest activations of both signs, where 16-bit sums would overflow first.
+void extremes_do_not_saturate(const LinearKernels& kernels) {
+  const int k = 64;
+  for (const FileFormat format : {FileFormat::kQ4_0, FileFormat::kQ4_1, FileFormat::kQ8_0}) {
+    for (const int byte : {0x00, 0xff, 0x80, 0x7f, 0x81}) {
+      for (const int pattern : {0, 1, 2, 3}) {
+        FileWeight w = random_weight(format, 16, k, 25);
+        for (std::size_t b = 0; b < w.bytes.size() / block_bytes(format); ++b) {
+          std::memset(&w.bytes[(b + 1) * block_bytes(format) - (format == FileFormat::kQ8_0 ? 32 : 16)], byte,
+                      format == FileFormat::kQ8_0 ? 32 : 16);
+        }
+        read_file(w);
+        std::vector<float> x(5 * 64, 127.0f);
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          if (pattern == 1 || (pattern == 2 && i % 2 == 0) || (pattern == 3 && i % 4 < 2)) x[i] = -127.0f;
+        }
+        const Packed packed = pack(w);
+        const std::vector<float> out = product(kernels, packed, true, x.data(), 5);
+        const Quantized q(kernels, x.data(), 5, k, 64);
+        for (int r = 0; r < 5; ++r) {
+          for (int j = 0; j < 16; ++j) {
+            CHECK_CASE(out[static_cast<std::size_t>(r * 16 + j)] == quantized_output(w, q, r, j), "%s %s byte %02x pattern %d row %d",
+                       kernels.isa, name_of(format), byte, pattern, r);
+          }
+        }
+      }
+    }
+  }
+}
+
+void a_broken_row_stays_alone(const LinearKernels& kernels, FileFormat format, bool fast) {
+  const int n = 17, k = 64, rows = 7;
+  const FileWeight w = random_weight(format, n, k, 26);
+  const Packed packed = pack(w);
+  std::vector<float> x = random_floats(static_cast<std::size_t>(rows * k), 8);
+  const std::vector<float> healthy = product(kernels, packed, fast, x.data(), rows);
+  x[1 * 64 + 3] = std::numeric_limits<float>::quiet_NaN();
+  x[5 * 64 + 40] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> out = product(kernels, packed, fast, x.data(), rows);
+  for (int r = 0; r < rows; ++r) {
+    const std::size_t at = static_cast<std::size_t>(r * n);
+    if (r == 1 || r == 5) {
+      for (std::size_t j = 0; j < 17; ++j) CHECK_CASE(std::isnan(out[at + j]), "%s %s row %d", kernels.isa, name_of(format), r);
+    } else {
+      CHECK_CASE(same_bits(&out[at], &healthy[at], 17), "%s %s fast %d row %d", kernels.isa, name_of(format), fast, r);
+    }
+  }
+}
+
+void instruction_sets_agree(FileFormat format) {
+  const FileWeight w = random_weight(format, 33, 576, 27);
+  const Packed packed = pack(w);
+  const std::vector<float> x = random_floats(7 * 576, 9);
+  CHECK_CASE(product(*available_kernels().front(), packed, true, x.data(), 7) ==
+                 product(*available_kernels().back(), packed, true, x.data(), 7),
+             "%s", name_of(format));
+}
+
+}  // namespace
+
+int main() {
+  for (const LinearKernels* kernels : available_kernels()) {
+    every_format_and_size_is_right(*kernels);
+    extremes_do_not_saturate(*kernels);
+    for (const FileFormat format : kFormats) {
+      for (const bool fast : {false, true}) {
+        if (fast && !is_quantized(format)) continue;
+        company_does_not_change_a_row(*kernels, format, fast);
+        row_blocks_do_not_change_a_row(*kernels, format, fast);
+        bias_residual_and_bounds(*kernels, format, fast);
+        a_broken_row_stays_alone(*kernels, format, fast);
+      }
+      if (is_quantized(format)) threads_do_not_change_bits(*kernels, format);
+    }
+  }
+  for (const FileFormat format : kFormats) {
+    if (is_quantized(format)) instruction_sets_agree(format);
+  }
+  return finish("linear");
+}
