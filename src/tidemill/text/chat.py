@@ -1,0 +1,63 @@
+"""From a conversation to the ids of its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidemill.core.requests import Message
+from tidemill.text.chat_template import ChatTemplate
+from tidemill.text.messages import normalise_messages
+from tidemill.text.source import TextSource
+from tidemill.text.special_marks import SpecialMarker
+from tidemill.text.tokenizer import Tokenizer
+
+__all__ = ["ChatEncoder", "build_chat_encoder"]
+
+
+class ChatEncoder:
+    """Messages -> the ids that transformers' ``apply_chat_template`` gives, where no control token was typed.
+
+    BOS is what the template prints: none is added, so there are never two.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._marker = SpecialMarker(tokenizer.special_texts)
+
+    @property
+    def problem(self) -> str | None:
+        """Why chat will not work with this model, in one line; None if it will."""
+        return self._template.problem
+
+    def encode(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Ids of the prompt up to where the answer begins.
+
+        Control tokens in the callers' strings (messages, tools, options) are encoded as ordinary text.
+        Raises InvalidRequest for malformed messages or a model without template, TemplateRejected as ``render`` does.
+        """
+        values, marks = self._marker.protect(normalise_messages(messages), list(tools or []), dict(options or {}))
+        text = self._template.render(values[0], tools=values[1], options=values[2])
+        return self._tokenizer.encode_markup(text, marks=marks)
+
+
+def build_chat_encoder(source: TextSource, tokenizer: Tokenizer) -> ChatEncoder:
+    """The chat encoder of a model; never fails for a bad or absent template (see ``ChatEncoder.problem``)."""
+    template = ChatTemplate(source.chat_templates, special_tokens=_special_tokens(source))
+    return ChatEncoder(tokenizer, template)
+
+
+def _special_tokens(source: TextSource) -> dict[str, str]:
+    """Texts by role; a GGUF file has ids, which name the same tokens."""
+    found: dict[str, str] = {}
+    if (gguf := source.gguf) is not None:
+        roles = {"bos_token": gguf.bos_id, "eos_token": gguf.eos_id, "unk_token": gguf.unk_id, "pad_token": gguf.pad_id}
+        found = {role: gguf.tokens[token] for role, token in roles.items() if token is not None}
+    return found | dict(source.special_tokens)
