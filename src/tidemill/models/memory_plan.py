@@ -1,0 +1,288 @@
+"""Where the memory goes: weights, KV pool, workspace, and what stays free, worked out before anything is loaded.
+
+    |<--------------------------- available (machine or control group) -------------------------->|
+    | weights, packed | workspace |                  KV pool                  |  spare  | reserve  |
+                                  |  block | block | ...  block_size tokens each
+
+The pool is sized first by demand, ``max_running`` sequences of ``max_model_len`` tokens, then cut to what is there:
+by default to ``DEFAULT_POOL`` or one whole sequence, whichever is more, so that a small model on a large machine does
+not take it over; ``kv_memory`` asks for an exact size. One sequence of ``max_model_len`` must fit: a length that was
+not asked for is reduced until it does, one that was asked for is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidemill.core.config import EngineConfig
+from tidemill.core.errors import ConfigError, DoesNotFit
+from tidemill.executors.protocol import KvPoolSpec
+from tidemill.graph.passes.cost import kv_bytes_per_token, weight_bytes, workspace_bytes
+from tidemill.graph.passes.fuse import fuse
+from tidemill.models.model import Model
+from tidemill.models.shape import ModelShape
+
+__all__ = ["DEFAULT_POOL", "PACKED_SHARE", "MemoryPlan", "format_bytes", "plan_memory", "reserve_bytes"]
+
+DEFAULT_POOL = 4 * 2**30
+"""Bytes of KV a pool takes at most when kv_memory is not set (one sequence of max_model_len may take more)."""
+PACKED_SHARE = 1.12
+"""Packed weights take at most this much of their bytes in the file."""
+_ELEMENT_BYTES = {"f16": 2, "f32": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Sizes in bytes, counts in tokens."""
+
+    model: str
+    available: int
+    """What this process may take, before loading."""
+    weights: int
+    """Weights as stored in the file."""
+    packed: int
+    """Most that they take once packed for the kernels; the file's own pages can be dropped by the system."""
+    workspace: int
+    """Activations of the largest step."""
+    reserve: int
+    """Kept free: interpreter, server and tokenizer, and room for the system to breathe."""
+    kv_format: str
+    kv_bytes_per_token: int
+    kv_formula: str
+    """The number above with this model's own figures."""
+    block_size: int
+    num_blocks: int
+    max_running: int
+    max_model_len: int
+    """Most tokens of one sequence, after fitting."""
+    model_max_len: int
+    """What the model was made for, or what was asked for."""
+    pool_limit: str
+    """What decided the pool's size: demand, cap, memory or kv_memory."""
+    kv_groups: tuple[str, ...]
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens the pool holds over all sequences."""
+        return self.num_blocks * self.block_size
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the pool."""
+        return self.capacity_tokens * self.kv_bytes_per_token
+
+    @property
+    def total(self) -> int:
+        """Everything that is planned, without the reserve."""
+        return self.packed + self.workspace + self.kv_bytes
+
+    @property
+    def headroom(self) -> int:
+        """What stays free beyond the reserve."""
+        return self.available - self.reserve - self.total
+
+    @property
+    def full_sequences(self) -> int:
+        """How many sequences of max_model_len the pool holds at once."""
+        return self.num_blocks // _blocks(self.max_model_len, self.block_size)
+
+    def pools(self) -> tuple[KvPoolSpec, ...]:
+        """The pools to allocate, one per KV group, in the graph's order."""
+        return tuple(
+            KvPoolSpec(group=group, num_blocks=self.num_blocks, block_size=self.block_size) for group in self.kv_groups
+        )
+
+    def explain(self) -> list[str]:
+        """The plan in lines of text, for people."""
+        return [
+            f"memory for {self.model}",
+            f"  weights    {format_bytes(self.packed):>10}   at most, packed for the kernels; "
+            f"{format_bytes(self.weights)} in the file",
+            f"  workspace  {format_bytes(self.workspace):>10}   activations of the largest step",
+            f"  KV pool    {format_bytes(self.kv_bytes):>10}   {self.num_blocks} blocks x {self.block_size} tokens = "
+            f"{self.capacity_tokens} tokens",
+            f"  total      {format_bytes(self.total):>10}   of {format_bytes(self.available)} available; "
+            f"{format_bytes(self.reserve)} kept free, {format_bytes(self.headroom)} spare",
+            f"  KV per token: {self.kv_formula} = {self.kv_bytes_per_token} bytes ({self.kv_format})",
+            f"  {self._length_line()}",
+            f"  {self._pool_line()}",
+        ]
+
+    def _length_line(self) -> str:
+        line = f"longest sequence: {self.max_model_len} tokens"
+        if self.max_model_len == self.model_max_len:
+            return line
+        return f"{line}, cut from {self.model_max_len} to fit the KV pool"
+
+    def _pool_line(self) -> str:
+        reasons = {
+            "demand": f"all {self.max_running} sequences (max_running) fit at full length",
+            "cap": f"{self.full_sequences} of {self.max_running} sequences fit at full length; kv_memory raises the "
+            f"default of {format_bytes(DEFAULT_POOL)}",
+            "memory": f"{self.full_sequences} of {self.max_running} sequences fit at full length; memory is the limit",
+            "kv_memory": f"{self.full_sequences} of {self.max_running} sequences fit at full length (kv_memory)",
+        }
+        return reasons[self.pool_limit]
+
+
+def plan_memory(model: Model | ModelShape, config: EngineConfig, available_bytes: int) -> MemoryPlan:
+    """Fit a model and its KV pool into the memory there is.
+
+    Raises DoesNotFit, naming the setting to change and a value that fits, and ConfigError for a max_model_len above
+    what the model was made for.
+    """
+    shape = model if isinstance(model, ModelShape) else ModelShape.of(model)
+    return _Planner(shape, config, available_bytes).plan()
+
+
+def reserve_bytes(available: int) -> int:
+    """What the plan leaves free: a twentieth of the memory, between 128 MiB and 2 GiB."""
+    return min(max(available // 20, 128 * 2**20), 2 * 2**30)
+
+
+def format_bytes(count: int) -> str:
+    """Bytes for people: 3.8 GiB, 97 MiB."""
+    size, units = float(abs(count)), ["B", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    text = f"{size:.0f}" if units[0] == "B" or size >= 100 else f"{size:.1f}"
+    return f"{'-' if count < 0 else ''}{text} {units[0]}"
+
+
+def _blocks(tokens: int, block_size: int) -> int:
+    return math.ceil(tokens / block_size)
+
+
+class _Planner:
+    """One planning run; holds what every step of it reads."""
+
+    def __init__(self, shape: ModelShape, config: EngineConfig, available: int) -> None:
+        self._shape = shape
+        self._config = config
+        self._available = available
+        self._reserve = reserve_bytes(available)
+        self._kv_format = config.executor.resolved_kv_format
+        self._kv_token = kv_bytes_per_token(shape.graph, _ELEMENT_BYTES[self._kv_format])
+        self._block = self._kv_token * config.block_size
+        self._weights = weight_bytes(shape.graph, shape.formats)
+        self._packed = self._packed_bytes()
+
+    def plan(self) -> MemoryPlan:
+        wanted = self._wanted_length()
+        workspace = self._workspace(wanted)
+        room = self._available - self._reserve - self._packed - workspace
+        if room < self._block:
+            raise self._no_room(workspace)
+        blocks, limit = self._pool(room, wanted)
+        length = self._fitted_length(blocks, wanted, room)
+        return MemoryPlan(
+            model=self._shape.name,
+            available=self._available,
+            weights=self._weights,
+            packed=self._packed,
+            workspace=workspace,
+            reserve=self._reserve,
+            kv_format=self._kv_format,
+            kv_bytes_per_token=self._kv_token,
+            kv_formula=self._formula(),
+            block_size=self._config.block_size,
+            num_blocks=blocks,
+            max_running=self._config.scheduler.max_running,
+            max_model_len=length,
+            model_max_len=wanted,
+            pool_limit=limit,
+            kv_groups=tuple(group.name for group in self._shape.graph.kv_groups),
+        )
+
+    def _wanted_length(self) -> int:
+        """max_model_len if it is set, else the model's own."""
+        asked, made_for = self._config.model.max_model_len, self._shape.max_position
+        if asked is not None and asked > made_for:
+            raise ConfigError(
+                f"max_model_len is {asked}, but {self._shape.name} was made for {made_for} tokens; "
+                f"set max_model_len to {made_for} or less",
+                param="max_model_len",
+            )
+        return made_for if asked is None else asked
+
+    def _packed_bytes(self) -> int:
+        if self._config.executor.executor == "reference":  # keeps every weight as float64
+            return sum(8 * math.prod(spec.shape) for spec in self._shape.graph.weights)
+        return math.ceil(PACKED_SHARE * self._weights)
+
+    def _workspace(self, length: int) -> int:
+        scheduler = self._config.scheduler
+        tokens = scheduler.max_step_tokens
+        if not scheduler.chunked_prefill:  # a whole prompt is one step then
+            tokens = max(tokens, length)
+        if self._config.executor.executor == "reference":
+            return 2 * workspace_bytes(self._shape.graph, tokens, scheduler.max_running)
+        return workspace_bytes(fuse(self._shape.graph), tokens, scheduler.max_running)
+
+    def _pool(self, room: int, wanted: int) -> tuple[int, str]:
+        """(blocks, what decided)."""
+        asked = self._config.kv_memory
+        if asked is not None:
+            if asked > room:
+                raise DoesNotFit(
+                    f"kv_memory is {format_bytes(asked)}, and {format_bytes(room)} are left beside weights and "
+                    f"workspace; set kv_memory to {room} or less",
+                    param="kv_memory",
+                )
+            if asked < self._block:
+                raise DoesNotFit(
+                    f"kv_memory is {asked} bytes, less than one block of {self._config.block_size} tokens; "
+                    f"set kv_memory to {self._block} or more",
+                    param="kv_memory",
+                )
+            return asked // self._block, "kv_memory"
+        one = _blocks(wanted, self._config.block_size)
+        demand = one * self._config.scheduler.max_running
+        cap = max(DEFAULT_POOL // self._block, one)
+        blocks = min(demand, cap, room // self._block)
+        return blocks, "demand" if blocks == demand else "cap" if blocks == cap else "memory"
+
+    def _fitted_length(self, blocks: int, wanted: int, room: int) -> int:
+        """wanted, or what the pool holds if that is less and the length may be reduced."""
+        capacity = blocks * self._config.block_size
+        if capacity >= wanted:
+            return wanted
+        if self._config.model.max_model_len is None:
+            return capacity
+        need = _blocks(wanted, self._config.block_size) * self._block
+        if self._config.kv_memory is not None and need <= room:
+            fix = f"set kv_memory to {need} or more, or max_model_len to {capacity} or less"
+        else:
+            other = ", or kv_format to f16" if self._kv_format == "f32" else ""
+            fix = f"set max_model_len to {capacity} or less{other}"
+        raise DoesNotFit(
+            f"max_model_len {wanted} needs {format_bytes(need)} of KV, and the pool has "
+            f"{format_bytes(blocks * self._block)}; {fix}",
+            param="max_model_len",
+        )
+
+    def _no_room(self, workspace: int) -> DoesNotFit:
+        """Weights and workspace alone are too much: say which of the two, and what helps."""
+        need = self._packed + workspace + self._block
+        left = self._available - self._reserve
+        text = (
+            f"{self._shape.name} needs {format_bytes(need)} ({format_bytes(self._packed)} weights, "
+            f"{format_bytes(workspace)} workspace, one KV block), and {format_bytes(max(left, 0))} can be used of "
+            f"{format_bytes(self._available)} available; "
+        )
+        if self._packed + self._block < left:
+            return DoesNotFit(text + "lower max_step_tokens or max_running", param="max_step_tokens")
+        return DoesNotFit(text + "use a smaller or more strongly quantised model, or free memory", param="model")
+
+    def _formula(self) -> str:
+        return " + ".join(self._group_formulas())
+
+    def _group_formulas(self) -> Iterator[str]:
+        for group in self._shape.graph.kv_groups:
+            yield (
+                f"2 (K, V) x {group.layers} layers x {group.kv_heads} KV heads x {group.head_dim} head size x "
+                f"{_ELEMENT_BYTES[self._kv_format]} bytes"
+            )
