@@ -1,0 +1,73 @@
+"""A step plan, checked and laid out flat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.core.step import PlanRow, StepPlan
+from tidemill.executors.protocol import KvPoolSpec
+
+__all__ = ["Batch", "checked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The rows of a plan one after another:
+
+    tokens     | row 0 ........ | row 1 .. | row 2 ..... |
+    selected   |           x  x |        x |           x |   flat indices of the positions drawn from
+    """
+
+    tokens: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    selected: npt.NDArray[np.int64]
+    spans: tuple[tuple[PlanRow, slice], ...]
+    """Each row with its part of ``tokens``."""
+
+    @classmethod
+    def of(cls, plan: StepPlan) -> Batch:
+        """Lay a plan out."""
+        ends = np.cumsum([len(row.tokens) for row in plan.rows]).tolist()
+        spans = tuple((row, slice(end - len(row.tokens), end)) for row, end in zip(plan.rows, ends, strict=True))
+        positions = [np.arange(row.start, row.start + len(row.tokens)) for row in plan.rows]
+        selected = [np.arange(span.stop - row.num_outputs, span.stop) for row, span in spans]
+        return cls(
+            tokens=np.concatenate([np.asarray(row.tokens, np.int64) for row in plan.rows]),
+            positions=np.concatenate(positions),
+            selected=np.concatenate(selected),
+            spans=spans,
+        )
+
+
+def checked(plan: StepPlan, pools: Sequence[KvPoolSpec], vocab_size: int) -> StepPlan:
+    """The plan. Raises ValueError, naming the row, if it breaks the contract of core.step."""
+    if not pools:
+        raise ValueError("allocate_kv has not been called")
+    if not plan.rows:
+        raise ValueError(f"step {plan.step} has no rows")
+    for index, row in enumerate(plan.rows):
+        for problem, there in _problems(row, pools, vocab_size).items():
+            if there:
+                raise ValueError(f"step {plan.step}, row {index} (sequence {row.sequence}): {problem}")
+    return plan
+
+
+def _problems(row: PlanRow, pools: Sequence[KvPoolSpec], vocab_size: int) -> Mapping[str, bool]:
+    tokens = np.asarray(row.tokens, np.int64)
+    end = row.start + len(tokens)
+    tables = [np.asarray(table, np.int64) for table in row.block_tables]
+    pairs = list(zip(tables, pools, strict=False))
+    return {
+        "has no tokens": len(tokens) == 0,
+        f"has a token outside the vocabulary of {vocab_size}": bool(np.any((tokens < 0) | (tokens >= vocab_size))),
+        f"starts at {row.start}": row.start < 0,
+        f"has {len(tables)} block tables for {len(pools)} KV groups": len(tables) != len(pools),
+        f"has a block table too short for {end} tokens": any(len(t) * pool.block_size < end for t, pool in pairs),
+        "has a block outside its pool": any(np.any((t < 0) | (t >= pool.num_blocks)) for t, pool in pairs),
+        f"draws from {row.num_outputs} of {len(tokens)} positions": not 0 <= row.num_outputs <= len(tokens),
+        "must have options exactly if it has outputs": (row.options is not None) != (row.num_outputs > 0),
+    }

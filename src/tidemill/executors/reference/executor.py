@@ -1,0 +1,244 @@
+"""The reference executor: a graph run node by node in numpy float64.
+
+The oracle for every native operation, so it is written to be read: no packing, no fusion of its own, no shortcuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.step import PlanRow, RowOutputs, StepPlan, StepResult
+from tidemill.executors.protocol import KvPoolSpec
+from tidemill.executors.reference.attention import attend
+from tidemill.executors.reference.batch import Batch, checked
+from tidemill.executors.reference.kv import KvPool
+from tidemill.executors.reference.linear import Floats, Matrix
+from tidemill.executors.reference.operations import rms_norm, rope, silu
+from tidemill.executors.reference.sampler import draw, log_probabilities
+from tidemill.graph.formats import WeightTensor, dequantize
+from tidemill.graph.graph import (
+    Add,
+    Attention,
+    Embed,
+    Glu,
+    Graph,
+    Linear,
+    Node,
+    RmsNorm,
+    Rope,
+    Scale,
+    SelectRows,
+    Value,
+    ValueId,
+    inputs,
+)
+
+__all__ = ["ReferenceExecutor"]
+
+
+class ReferenceExecutor:
+    """Runs plain and fused graphs. Implements executors.protocol.Executor; a step is computed in ``collect``.
+
+    A row's bits do not depend on its neighbours or its chunk: products run over a fixed number of rows, attention one
+    token at a time.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Mapping[str, WeightTensor],
+        *,
+        numerics: Literal["fast", "exact"] = "exact",
+        kv_format: Literal["f16", "f32"] = "f32",
+        attention: Literal["tiled", "materialized"] = "tiled",
+        clock: Clock | None = None,
+    ) -> None:
+        self._graph = graph
+        self._weights = weights
+        self._numerics = numerics
+        self._kv_format = kv_format
+        self._attention_mode = attention
+        self._clock = clock or SystemClock()
+        self._tensors: dict[str, WeightTensor] = {}
+        self._matrices: dict[str, Matrix] = {}
+        self._pools: dict[str, KvPool] = {}
+        self._plan: StepPlan | None = None
+        self._last_reader = {value.id: node for node in graph.nodes for value in inputs(node)}
+
+    @property
+    def description(self) -> str:
+        return (
+            f"reference: numpy float64, {self._numerics} numerics, KV {self._kv_format}, "
+            f"{self._attention_mode} attention"
+        )
+
+    def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
+        names = [group.name for group in self._graph.kv_groups]
+        if [spec.group for spec in pools] != names:
+            raise ValueError(f"pools for {[spec.group for spec in pools]}, but the graph's KV groups are {names}")
+        self._pools = {spec.group: KvPool(self._graph.group(spec.group), spec, self._kv_format) for spec in pools}
+
+    def submit(self, plan: StepPlan) -> None:
+        self._idle()
+        self._plan = self._checked(plan)
+
+    def collect(self) -> StepResult:
+        plan, self._plan = self._plan, None
+        if plan is None:
+            raise ValueError("no step is in flight")
+        begin = self._clock.now()
+        logits = self._run(Batch.of(plan))
+        rows = tuple(_outputs(row, logits[part]) for row, part in _output_parts(plan))
+        return StepResult(step=plan.step, rows=rows, seconds=self._clock.now() - begin)
+
+    def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:
+        self._pool(group).copy(pairs)
+
+    def read_blocks(self, group: str, blocks: Sequence[int]) -> bytes:
+        return self._pool(group).dump(blocks)
+
+    def write_blocks(self, group: str, blocks: Sequence[int], data: bytes) -> None:
+        self._pool(group).restore(blocks, data)
+
+    def logits(self, plan: StepPlan) -> Mapping[int, npt.NDArray[np.float32]]:
+        self._idle()
+        logits = self._run(Batch.of(self._checked(plan)))
+        return {i: logits[part] for i, (row, part) in enumerate(_output_parts(plan)) if row.num_outputs}
+
+    def close(self) -> None:
+        self._matrices.clear()
+        self._tensors.clear()
+        self._pools.clear()
+        self._plan = None
+
+    def _idle(self) -> None:
+        if self._plan is not None:
+            raise ValueError(f"step {self._plan.step} is in flight")
+
+    def _checked(self, plan: StepPlan) -> StepPlan:
+        return checked(plan, [pool.spec for pool in self._pools.values()], self._graph.vocab_size)
+
+    def _pool(self, group: str) -> KvPool:
+        self._idle()
+        return self._pools[group]
+
+    def _run(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Raw logits of the selected rows [R, vocab]."""
+        values: dict[ValueId, Floats] = {}
+        for node in self._graph.nodes:
+            values[node.out.id] = self._compute(node, values, batch)
+            for value in inputs(node):
+                if self._last_reader[value.id] is node:
+                    values.pop(value.id, None)
+        return values[self._graph.logits.id].astype(np.float32)
+
+    def _compute(self, node: Node, values: Mapping[ValueId, Floats], batch: Batch) -> Floats:
+        match node:
+            case Embed():
+                return self._embed(node, batch)
+            case RmsNorm():
+                return rms_norm(values[node.x.id], self._vector(node.weight), node.eps)
+            case Linear():
+                return self._linear(node, values)
+            case Rope():
+                heads = values[node.x.id].reshape(-1, node.heads, node.head_dim)
+                return rope(heads, node.rope, batch.positions).reshape(-1, node.out.width)
+            case Attention():
+                return self._attention(node, values, batch)
+            case Glu():
+                gate, up = _operands(values, (node.gate, node.up), (node.out.width, node.out.width))
+                return silu(gate) * up
+            case Add():
+                return values[node.a.id] + values[node.b.id]
+            case Scale():
+                return values[node.x.id] * node.factor
+            case SelectRows():
+                return values[node.x.id][batch.selected]
+
+    def _embed(self, node: Embed, batch: Batch) -> Floats:
+        table = self._tensor(node.weight)
+        ids = np.unique(batch.tokens)
+        data = np.ascontiguousarray(table.rows[ids]).reshape(-1)
+        rows = dequantize(
+            WeightTensor(name=node.weight, format=table.format, shape=(len(ids), table.shape[1]), data=data)
+        )
+        return rows.astype(np.float64)[np.searchsorted(ids, batch.tokens)]
+
+    def _linear(self, node: Linear, values: Mapping[ValueId, Floats]) -> Floats:
+        x = values[node.x.id]
+        parts = []
+        for weight, bias in zip(node.weights, node.biases or (None,) * len(node.weights), strict=True):
+            out = self._matrix(weight).times(x)
+            parts.append(out if bias is None else out + self._vector(bias))
+        out = np.concatenate(parts, axis=1)
+        return out if node.residual is None else out + values[node.residual.id]
+
+    def _attention(self, node: Attention, values: Mapping[ValueId, Floats], batch: Batch) -> Floats:
+        widths = (node.heads * node.head_dim, node.kv_heads * node.head_dim, node.kv_heads * node.head_dim)
+        merged = _operands(values, (node.q, node.k, node.v), widths)
+        q, k, v = (part.reshape(len(part), -1, node.head_dim) for part in merged)
+        if node.rope is not None:
+            q, k = rope(q, node.rope, batch.positions), rope(k, node.rope, batch.positions)
+        pool = self._pools[node.group]
+        group = list(self._pools).index(node.group)
+        out = np.empty_like(q)
+        for row, span in batch.spans:
+            pool.write(node.layer, row.block_tables[group], row.start, k[span], v[span])
+        for row, span in batch.spans:
+            keys, cached = pool.read(node.layer, row.block_tables[group], row.start + len(row.tokens))
+            out[span] = attend(q[span], keys, cached, start=row.start, scale=node.scale, mode=self._attention_mode)
+        return out.reshape(len(out), -1)
+
+    def _tensor(self, name: str) -> WeightTensor:
+        name = self._graph.aliases.get(name, name)
+        if name not in self._tensors:
+            self._tensors[name] = self._weights[name]
+        return self._tensors[name]
+
+    def _matrix(self, name: str) -> Matrix:
+        name = self._graph.aliases.get(name, name)
+        if name not in self._matrices:
+            self._matrices[name] = Matrix(self._tensor(name), self._numerics)
+        return self._matrices[name]
+
+    def _vector(self, name: str) -> Floats:
+        return dequantize(self._tensor(name)).astype(np.float64)
+
+
+def _operands(
+    values: Mapping[ValueId, Floats], operands: Sequence[Value | None], widths: Sequence[int]
+) -> list[Floats]:
+    """The operands; where only the first is named, it holds all of them side by side."""
+    named = [values[value.id] for value in operands if value is not None]
+    return named if len(named) > 1 else np.split(named[0], np.cumsum(widths)[:-1].tolist(), axis=1)
+
+
+def _output_parts(plan: StepPlan) -> list[tuple[PlanRow, slice]]:
+    """Each row with its part of the selected rows."""
+    parts, at = [], 0
+    for row in plan.rows:
+        parts.append((row, slice(at, at + row.num_outputs)))
+        at += row.num_outputs
+    return parts
+
+
+def _outputs(row: PlanRow, logits: npt.NDArray[np.float32]) -> RowOutputs:
+    options = row.options
+    if options is None:
+        return RowOutputs()
+    first = len(row.tokens) - row.num_outputs
+    proposed = list(row.tokens[first + 1 :])
+    tokens = tuple(
+        draw(logits[j], options, proposals=proposed[:j], position=row.start + first + j + 1)
+        for j in range(row.num_outputs)
+    )
+    if options.logprobs is None:
+        return RowOutputs(tokens=tokens)
+    count = options.logprobs
+    logprobs = tuple(log_probabilities(logits[j], token, count) for j, token in enumerate(tokens))
+    return RowOutputs(tokens=tokens, logprobs=logprobs)
