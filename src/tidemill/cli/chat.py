@@ -1,0 +1,117 @@
+"""``tidemill chat``: a conversation in the terminal, or line by line from a pipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
+from tidemill.cli.options import DebugOption, with_settings
+from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
+from tidemill.core.errors import InvalidRequest
+from tidemill.core.sampling import SamplingOptions
+
+if TYPE_CHECKING:
+    from tidemill.llm import Piece
+
+__all__ = ["Conversation", "chat", "converse"]
+
+SystemOption = Annotated[str | None, typer.Option("--system", help="A system message to begin with.")]
+_HELP = "/reset forgets the conversation, /exit (or Ctrl-D) ends it, Ctrl-C stops an answer."
+
+Answer = Callable[[list[dict[str, str]]], "Iterable[Piece]"]
+"""Streams the answer to a conversation."""
+
+
+@with_settings(SamplingOptions, ModelConfig, ExecutorConfig, SchedulerConfig, EngineConfig, without=("n", "logprobs"))
+def chat(
+    model: ModelArgument = DEFAULT_MODEL,
+    system: SystemOption = None,
+    debug: DebugOption = False,  # noqa: ARG001 (read by main)
+    **settings: Any,
+) -> None:
+    """Talk with a model in the terminal; piped input is read line by line."""
+    from tidemill.llm import LLM
+
+    names = {item.name for item in dataclasses.fields(SamplingOptions)}
+    sampling = SamplingOptions(**{name: value for name, value in settings.items() if name in names})
+    with explained(model), LLM(model, **{n: v for n, v in settings.items() if n not in names}) as llm:
+        interactive = sys.stdin.isatty()
+        if interactive:
+            print(f"{llm.info.model}. {_HELP}")
+        converse(
+            Conversation(system),
+            lambda messages: llm.stream_chat(messages, sampling),
+            lines=_ask() if interactive else (line.rstrip("\n") for line in sys.stdin),
+            out=sys.stdout,
+        )
+
+
+class Conversation:
+    """The messages so far."""
+
+    def __init__(self, system: str | None = None) -> None:
+        self._opening = [{"role": "system", "content": system}] if system else []
+        self.messages: list[dict[str, str]] = list(self._opening)
+
+    def reset(self) -> None:
+        """Back to the beginning."""
+        self.messages = list(self._opening)
+
+    def say(self, role: str, content: str) -> None:
+        """Add a message."""
+        self.messages.append({"role": role, "content": content})
+
+
+def converse(conversation: Conversation, answer: Answer, *, lines: Iterable[str], out: TextIO) -> None:
+    """Answer each line until the lines end or one is /exit. A request that is refused is told and taken back."""
+    for line in lines:
+        words = line.strip()
+        if words == "/exit":
+            return
+        if words == "/reset":
+            conversation.reset()
+            print("(the conversation starts anew)", file=out)
+        elif words:
+            conversation.say("user", line)
+            try:
+                conversation.say("assistant", _show(answer(conversation.messages), out))
+            except InvalidRequest as error:
+                conversation.messages.pop()
+                print(f"({error.message})", file=out)
+
+
+def _show(pieces: Iterable[Piece], out: TextIO) -> str:
+    """Print an answer as it comes; Ctrl-C ends it there, and what was said stays said."""
+    said: list[str] = []
+    stream = iter(pieces)
+    try:
+        for piece in stream:
+            said.append(piece.text)
+            out.write(piece.text)
+            out.flush()
+    except KeyboardInterrupt:
+        if isinstance(stream, Iterator) and hasattr(stream, "close"):
+            stream.close()
+        out.write(" (stopped)")
+    out.write("\n")
+    out.flush()
+    return "".join(said)
+
+
+def _ask() -> Iterator[str]:
+    """Lines from the terminal; Ctrl-D ends them, Ctrl-C gives a fresh prompt."""
+    import readline  # noqa: F401  (arrow keys and history for input())
+
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print()

@@ -1,0 +1,73 @@
+"""``tidemill generate``: one completion, printed as it comes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as jsonlib
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
+from tidemill.cli.options import DebugOption, JsonOption, with_settings
+from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
+from tidemill.core.errors import ConfigError
+from tidemill.core.sampling import SamplingOptions
+
+if TYPE_CHECKING:
+    from tidemill.llm import LLM, Completion
+
+__all__ = ["generate"]
+
+PromptOption = Annotated[
+    str | None, typer.Option("--prompt", "-p", help="The text to go on from; - or nothing: read standard input.")
+]
+ChatOption = Annotated[
+    bool, typer.Option("--chat", help="Treat the prompt as a user's message: apply the chat template.")
+]
+
+
+@with_settings(SamplingOptions, ModelConfig, ExecutorConfig, SchedulerConfig, EngineConfig)
+def generate(
+    model: ModelArgument = DEFAULT_MODEL,
+    prompt: PromptOption = None,
+    chat: ChatOption = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 (read by main)
+    **settings: Any,
+) -> None:
+    """Complete one prompt and print the text."""
+    from tidemill.llm import LLM
+
+    text = sys.stdin.read() if prompt in (None, "-") else prompt
+    if not text:
+        raise ConfigError("prompt is empty; give one with -p or on standard input", param="prompt")
+    names = {item.name for item in dataclasses.fields(SamplingOptions)}
+    sampling = SamplingOptions(**{name: value for name, value in settings.items() if name in names})
+    with explained(model), LLM(model, **{n: v for n, v in settings.items() if n not in names}) as llm:
+        if json or sampling.n > 1:
+            answer = llm.chat(_message(text), sampling)[0] if chat else llm.generate(text, sampling)[0]
+            _print_whole(answer, as_json=json)
+        else:
+            _print_stream(llm, text, sampling, chat=chat)
+
+
+def _message(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def _print_stream(llm: LLM, text: str, sampling: SamplingOptions, *, chat: bool) -> None:
+    pieces = llm.stream_chat(_message(text), sampling) if chat else llm.stream(text, sampling)
+    for piece in pieces:
+        sys.stdout.write(piece.text)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+
+
+def _print_whole(answer: Completion, *, as_json: bool) -> None:
+    if as_json:
+        print(jsonlib.dumps(answer.as_dict(), ensure_ascii=False))
+        return
+    for number, choice in enumerate(answer.choices):
+        print(f"--- choice {number}\n{choice.text}")

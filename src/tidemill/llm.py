@@ -1,0 +1,414 @@
+"""The Python API: a model in this process.
+
+    with LLM("model.gguf", max_running=8) as llm:
+        for answer in llm.generate(["Once upon a time", "Two plus two is"], SamplingParams(max_tokens=32)):
+            print(answer.text)
+
+The same engine loop, text rules and sampling as behind the server, without process, queue or HTTP: the caller's own
+thread runs the steps. Prompts of one call run together; so do calls and streams of several threads.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import uuid
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self
+
+from tidemill.core.errors import InvalidRequest, Overloaded, TidemillError, Unavailable
+from tidemill.core.requests import Message, Prompt
+from tidemill.core.sampling import SamplingOptions
+from tidemill.core.settings import engine_config
+from tidemill.core.step import TokenLogprob
+from tidemill.core.tokens import EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
+from tidemill.engine.admission import check, check_tokens
+from tidemill.frontend.choice import ChoiceText
+from tidemill.frontend.text import Text
+
+__all__ = ["LLM", "Choice", "Completion", "Loop", "Piece", "SamplingParams"]
+
+SamplingParams = SamplingOptions
+
+
+class Loop(Protocol):
+    """What this module needs of an engine loop."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def add(self, request: TokenRequest) -> None: ...
+
+    def abort(self, request_id: str, choice: int | None = None) -> None: ...
+
+    def step(self) -> list[TokenDelta]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One answer to a prompt."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    """The tokens of the text; an end token is not among them."""
+    finish_reason: str
+    """stop: an end token or a stop string; length: max_tokens, or the model's length or the pool's."""
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """One per token, where they were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A prompt and its ``n`` choices. The attributes of an answer are those of the first choice."""
+
+    prompt: str | None
+    """None where the prompt was token ids or a conversation."""
+    prompt_token_ids: tuple[int, ...]
+    choices: tuple[Choice, ...]
+
+    @property
+    def text(self) -> str:
+        """The first choice's text."""
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The first choice's tokens."""
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the first choice ended."""
+        return self.choices[0].finish_reason
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...] | None:
+        """The first choice's log-probabilities."""
+        return self.choices[0].logprobs
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer in plain types, ready for JSON."""
+        return {
+            "prompt": self.prompt,
+            "prompt_token_ids": list(self.prompt_token_ids),
+            "choices": [_choice_dict(choice) for choice in self.choices],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """New text of one choice of a stream; the last one of a choice has its finish_reason."""
+
+    index: int
+    text: str
+    finish_reason: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Those of the tokens of this text, where they were asked for."""
+
+
+class LLM:
+    """A model, loaded and ready. Settings are the fields of the engine's configuration (docs/settings.md).
+
+    Raises ConfigError for a setting that does not exist or cannot have its value, ModelLoadError for files that are
+    missing or damaged, and DoesNotFit for what the memory cannot hold. Safe to use from several threads.
+    """
+
+    def __init__(self, model: str, **settings: Any) -> None:
+        config = engine_config(model, settings)
+        from tidemill.engine.factory import build_loop
+
+        raise NotImplementedError(build_loop(config))
+
+    @classmethod
+    def from_parts(cls, loop: Loop, text: Text) -> Self:
+        """An LLM around a loop and text rules that exist already."""
+        llm = cls.__new__(cls)
+        llm._start(loop, text)
+        return llm
+
+    def _start(self, loop: Loop, text: Text) -> None:
+        self._loop = loop
+        self._text = text
+        self._lock = threading.Lock()
+        self._inbox: dict[str, deque[TokenDelta]] = {}
+        self._closed = False
+
+    @property
+    def info(self) -> EngineInfo:
+        """Limits and identity of the engine."""
+        return self._loop.info
+
+    def stats(self) -> EngineStats:
+        """Steps, tokens and blocks so far."""
+        return self._loop.stats()
+
+    def generate(self, prompts: Prompt | Sequence[Prompt], sampling: SamplingOptions | None = None) -> list[Completion]:
+        """Complete one prompt or several (texts, or lists of token ids); answers in the order of the prompts.
+
+        All prompts are checked before the first one runs. Raises InvalidRequest, naming ``prompt[i]`` where there
+        are several.
+        """
+        several = _several(prompts)
+        named = [prompt if isinstance(prompt, str) else None for prompt in several]
+        return self._answer(named, [self._encode(prompt) for prompt in several], sampling)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling: SamplingOptions | None = None,
+        *,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> list[Completion]:
+        """Answer one conversation or several, through the model's chat template.
+
+        A message has ``role`` and ``content``. ``template_options`` are extra variables for the template.
+        """
+        single = not messages or isinstance(messages[0], Mapping)
+        conversations: Sequence[Any] = [messages] if single else messages
+        ids = [self._encode_chat(conversation, template_options) for conversation in conversations]
+        return self._answer([None] * len(ids), ids, sampling)
+
+    def stream(self, prompt: Prompt, sampling: SamplingOptions | None = None) -> Generator[Piece]:
+        """Complete one prompt and yield its text as it comes; closing the iterator ends the work."""
+        (request,) = self._requests([self._encode(prompt)], sampling)
+        return self._pieces(request)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling: SamplingOptions | None = None,
+        *,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> Generator[Piece]:
+        """Answer a conversation and yield the text as it comes; closing the iterator ends the work."""
+        (request,) = self._requests([self._encode_chat(messages, template_options)], sampling)
+        return self._pieces(request)
+
+    def close(self) -> None:
+        """Release threads and memory; safe to call twice."""
+        with self._lock:
+            self._closed = True
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- prompts ---------------------------------------------------------------------------------------------------
+
+    def _encode(self, prompt: Prompt) -> Sequence[int]:
+        return self._text.encode(prompt) if isinstance(prompt, str) else prompt
+
+    def _encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any] | None) -> Sequence[int]:
+        if not messages:
+            raise InvalidRequest("messages must hold at least one message", param="messages")
+        return self._text.encode_chat(messages, options or {})
+
+    def _requests(self, prompts: Sequence[Sequence[int]], sampling: SamplingOptions | None) -> list[TokenRequest]:
+        """Token requests, each of them one that the engine can serve."""
+        options = (sampling or SamplingOptions()).validated(self.info.vocab_size)
+        for place, prompt in enumerate(prompts):
+            try:
+                check(len(prompt), options, self.info)
+                check_tokens(prompt, self.info.vocab_size)
+            except InvalidRequest as error:
+                if len(prompts) == 1:
+                    raise
+                raise type(error)(f"prompt[{place}]: {error.message}", param=f"prompt[{place}]") from error
+        return [
+            TokenRequest(request_id=f"llm-{uuid.uuid4().hex}", prompt=tuple(prompt), sampling=options)
+            for prompt in prompts
+        ]
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def _answer(
+        self, named: Sequence[str | None], prompts: Sequence[Sequence[int]], sampling: SamplingOptions | None
+    ) -> list[Completion]:
+        requests = self._requests(prompts, sampling)
+        try:
+            for request in requests:
+                self._submit(request)
+            return [self._completion(name, request) for name, request in zip(named, requests, strict=True)]
+        finally:
+            for request in requests:
+                self._drop(request)
+
+    def _completion(self, name: str | None, request: TokenRequest) -> Completion:
+        choices = [_Collected(_choice_text(request, self._text)) for _ in range(request.sampling.n)]
+        for delta in self._deltas(request, [choice.text for choice in choices]):
+            choices[delta.choice].push(delta)
+        keep_logprobs = request.sampling.logprobs is not None
+        return Completion(
+            prompt=name,
+            prompt_token_ids=tuple(request.prompt),
+            choices=tuple(choice.done(index, keep_logprobs) for index, choice in enumerate(choices)),
+        )
+
+    def _pieces(self, request: TokenRequest) -> Generator[Piece]:
+        choices = [_choice_text(request, self._text) for _ in range(request.sampling.n)]
+        try:
+            self._submit(request)
+            for delta in self._deltas(request, choices):
+                shown = choices[delta.choice].push(delta)
+                if shown.text or shown.finish:
+                    yield Piece(
+                        index=delta.choice,
+                        text=shown.text,
+                        finish_reason=shown.finish.value if shown.finish else None,
+                        logprobs=tuple(token.logprob for token in shown.tokens),
+                    )
+        finally:
+            self._drop(request)
+
+    def _deltas(self, request: TokenRequest, choices: Sequence[ChoiceText]) -> Iterator[TokenDelta]:
+        """The deltas of a request until all its choices have ended; what a stop string ended is aborted."""
+        while any(choice.finish is None for choice in choices):
+            delta = self._take(request.request_id)
+            if choices[delta.choice].finish is not None:
+                continue
+            if delta.finish_reason is FinishReason.ERROR:
+                raise TidemillError(delta.error or "the engine could not go on with this request")
+            yield delta
+            if choices[delta.choice].finish is not None and delta.finish_reason is None:
+                with self._lock:
+                    self._loop.abort(request.request_id, delta.choice)
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def _submit(self, request: TokenRequest) -> None:
+        """Queue a request; while the queue is full, run steps."""
+        while True:
+            with self._lock:
+                self._check_open()
+                try:
+                    self._loop.add(request)
+                except Overloaded:
+                    if not self._loop.has_work:
+                        raise
+                    self._step()
+                else:
+                    self._inbox[request.request_id] = deque()
+                    return
+
+    def _take(self, request_id: str) -> TokenDelta:
+        """The next delta of a request, running steps until there is one."""
+        while True:
+            with self._lock:
+                if inbox := self._inbox[request_id]:
+                    return inbox.popleft()
+                self._check_open()
+                self._step()
+
+    def _step(self) -> None:
+        """Run one step and sort what it gave; the lock is held. Ctrl-C waits until the loop is in order again."""
+        with _interrupts_held():
+            for delta in self._loop.step():
+                if delta.request_id in self._inbox:
+                    self._inbox[delta.request_id].append(delta)
+
+    def _drop(self, request: TokenRequest) -> None:
+        """End what still runs of a request and forget it."""
+        with self._lock:
+            self._inbox.pop(request.request_id, None)
+            if not self._closed:
+                self._loop.abort(request.request_id)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("this LLM is closed")
+
+
+@dataclass(slots=True)
+class _Collected:
+    """One choice as it grows."""
+
+    text: ChoiceText
+    parts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    def push(self, delta: TokenDelta) -> None:
+        shown = self.text.push(delta)
+        self.parts.append(shown.text)
+        self.token_ids.extend(delta.tokens)
+        self.logprobs.extend(token.logprob for token in shown.tokens)
+
+    def done(self, index: int, keep_logprobs: bool) -> Choice:
+        assert self.text.finish is not None
+        return Choice(
+            index=index,
+            text="".join(self.parts),
+            token_ids=tuple(self.token_ids[: self.text.num_tokens]),
+            finish_reason=self.text.finish.value,
+            logprobs=tuple(self.logprobs) if keep_logprobs else None,
+        )
+
+
+def _choice_text(request: TokenRequest, text: Text) -> ChoiceText:
+    stops = request.sampling.stop
+    return ChoiceText(detokenizer=text.detokenizer(), stop_filter=text.stop_filter(stops) if stops else None)
+
+
+def _several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """A list of prompts, whether one was given or several. A list of integers is one prompt."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not prompts or isinstance(prompts[0], int):
+        return [prompts]  # type: ignore[list-item]
+    return prompts  # type: ignore[return-value]
+
+
+def _choice_dict(choice: Choice) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "index": choice.index,
+        "text": choice.text,
+        "token_ids": list(choice.token_ids),
+        "finish_reason": choice.finish_reason,
+    }
+    if choice.logprobs is not None:
+        plain["logprobs"] = [
+            {"token": item.token, "logprob": item.logprob, "top": [list(entry) for entry in item.top]}
+            for item in choice.logprobs
+        ]
+    return plain
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Put off Ctrl-C until the end of the block: half a step would leave the loop's accounts wrong.
+
+    Only where Python's own handler is installed, and in the main thread: signals come nowhere else.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
