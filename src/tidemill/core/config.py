@@ -100,6 +100,8 @@ class EngineConfig:
     """Bytes for the KV pool; default: room for max_running sequences of max_model_len, within the memory there is."""
     strict: bool = False
     """Check the pool's balance and the plan's invariants at every step (tests and soak runs)."""
+    stuck_seconds: float = 30.0
+    """/ready turns false, and new requests are refused with 503, when work waits and no step has ended for so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,8 @@ class ServerConfig:
     """Largest request body."""
     drain_seconds: float = 30.0
     """After SIGTERM: how long running requests may finish before they are ended with an error event."""
+    slow_reader_seconds: float = 60.0
+    """A caller that takes nothing of its answer, or sends nothing of its body, for this long is let go."""
 
 
 @cache

@@ -9,7 +9,10 @@
     ├── Forbidden                       403  forbidden
     ├── NotFound                        404  not_found
     │   └── ModelNotFound               404  model_not_found
+    ├── MethodNotAllowed                405  method_not_allowed
+    ├── RequestTimeout                  408  request_timeout
     ├── PayloadTooLarge                 413  payload_too_large
+    ├── UnsupportedMediaType            415  unsupported_media_type
     ├── Overloaded                      429  overloaded             (retryable)
     ├── Unavailable                     503  unavailable            (retryable)
     │   ├── EngineDied                  503  engine_died            (retryable)
@@ -34,16 +37,19 @@ __all__ = [
     "EngineDied",
     "Forbidden",
     "InvalidRequest",
+    "MethodNotAllowed",
     "ModelLoadError",
     "ModelNotFound",
     "NotFound",
     "Overloaded",
     "PayloadTooLarge",
+    "RequestTimeout",
     "SetupError",
     "TemplateRejected",
     "TidemillError",
     "Unauthorized",
     "Unavailable",
+    "UnsupportedMediaType",
     "UnsupportedParameter",
 ]
 
@@ -122,12 +128,36 @@ class ModelNotFound(NotFound):
     code = "model_not_found"
 
 
+class MethodNotAllowed(TidemillError):
+    """The route exists, but not for this HTTP method."""
+
+    code = "method_not_allowed"
+    type = "invalid_request_error"
+    status = 405
+
+
+class RequestTimeout(TidemillError):
+    """The caller began a body and did not go on with it."""
+
+    code = "request_timeout"
+    type = "invalid_request_error"
+    status = 408
+
+
 class PayloadTooLarge(TidemillError):
     """The body is over the limit in bytes."""
 
     code = "payload_too_large"
     type = "invalid_request_error"
     status = 413
+
+
+class UnsupportedMediaType(TidemillError):
+    """The body is said to be something else than plain JSON."""
+
+    code = "unsupported_media_type"
+    type = "invalid_request_error"
+    status = 415
 
 
 class Overloaded(TidemillError):

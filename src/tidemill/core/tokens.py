@@ -90,6 +90,8 @@ class EngineStats:
     """Prompt tokens computed, recomputation after preemption included."""
     generation_tokens_total: int = 0
     preemptions_total: int = 0
+    restarts_total: int = 0
+    """Times the engine was started again after it died; kept by whoever restarts it."""
     requests_finished: dict[str, int] = field(default_factory=dict)
     """Finished choices by finish reason."""
     step_seconds: float = 0.0

@@ -1,0 +1,172 @@
+"""Every metric the server exports: its name, kind, labels and meaning, and the one door values come in by.
+
+Standard library only. ``serve`` turns these into Prometheus metrics; tests and programs use ``NullRecorder`` or their
+own. Durations are seconds, amounts are tokens, blocks or counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+__all__ = [
+    "ENGINE_METRICS",
+    "FINISHED_CHOICES",
+    "GENERATION_TOKENS",
+    "METRICS",
+    "PROMPT_TOKENS",
+    "REQUESTS",
+    "REQUESTS_ACTIVE",
+    "REQUEST_SECONDS",
+    "TIME_PER_OUTPUT_TOKEN",
+    "TIME_TO_FIRST_TOKEN",
+    "MetricKind",
+    "MetricSpec",
+    "NullRecorder",
+    "Recorder",
+]
+
+_LATENCY: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_TOKEN_LATENCY: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0)
+
+
+class MetricKind(StrEnum):
+    """How a metric's values combine."""
+
+    COUNTER = "counter"
+    """Only grows; rates are taken by whoever reads it."""
+    GAUGE = "gauge"
+    """The value now."""
+    HISTOGRAM = "histogram"
+    """Counts of observations below each of ``buckets``, with their sum and number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSpec:
+    """One metric. ``name`` is complete: a counter's ends in ``_total``."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    """Upper bounds, ascending; histograms only."""
+
+
+class Recorder(Protocol):
+    """Takes values as they happen; never waits and never fails."""
+
+    def add(self, spec: MetricSpec, amount: float = 1.0, **labels: str) -> None:
+        """Increase a counter, or change a gauge by ``amount`` (which may be negative there)."""
+        ...
+
+    def observe(self, spec: MetricSpec, value: float, **labels: str) -> None:
+        """Add one observation to a histogram."""
+        ...
+
+
+class NullRecorder:
+    """Drops everything."""
+
+    def add(self, spec: MetricSpec, amount: float = 1.0, **labels: str) -> None:
+        """Do nothing."""
+
+    def observe(self, spec: MetricSpec, value: float, **labels: str) -> None:
+        """Do nothing."""
+
+
+REQUESTS: Final = MetricSpec(
+    name="tidemill_requests_total",
+    kind=MetricKind.COUNTER,
+    help="HTTP requests answered, by route and status (499: the caller hung up first)",
+    labels=("endpoint", "status"),
+)
+REQUESTS_ACTIVE: Final = MetricSpec(
+    name="tidemill_requests_active",
+    kind=MetricKind.GAUGE,
+    help="Generation requests being answered now",
+)
+REQUEST_SECONDS: Final = MetricSpec(
+    name="tidemill_request_seconds",
+    kind=MetricKind.HISTOGRAM,
+    help="Seconds from a request's first byte read to its last byte sent, by route",
+    labels=("endpoint",),
+    buckets=_LATENCY,
+)
+TIME_TO_FIRST_TOKEN: Final = MetricSpec(
+    name="tidemill_time_to_first_token_seconds",
+    kind=MetricKind.HISTOGRAM,
+    help="Seconds from the arrival of a request to its first generated token, queueing included",
+    buckets=_LATENCY,
+)
+TIME_PER_OUTPUT_TOKEN: Final = MetricSpec(
+    name="tidemill_time_per_output_token_seconds",
+    kind=MetricKind.HISTOGRAM,
+    help="Seconds between the tokens of one choice; a gap before k tokens counts as k gaps of a k-th each",
+    buckets=_TOKEN_LATENCY,
+)
+PROMPT_TOKENS: Final = MetricSpec(
+    name="tidemill_prompt_tokens_total",
+    kind=MetricKind.COUNTER,
+    help="Prompt tokens of accepted requests, as in usage",
+)
+GENERATION_TOKENS: Final = MetricSpec(
+    name="tidemill_generation_tokens_total",
+    kind=MetricKind.COUNTER,
+    help="Generated tokens that reached answers",
+)
+FINISHED_CHOICES: Final = MetricSpec(
+    name="tidemill_finished_choices_total",
+    kind=MetricKind.COUNTER,
+    help="Choices that ended, by reason: stop, length, abort, error",
+    labels=("reason",),
+)
+
+
+def _engine(name: str, kind: MetricKind, text: str) -> MetricSpec:
+    return MetricSpec(name=f"tidemill_engine_{name}", kind=kind, help=text)
+
+
+ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
+    "steps": _engine("steps_total", MetricKind.COUNTER, "Steps run since the engine's start"),
+    "running": _engine("running", MetricKind.GAUGE, "Sequences that run in the engine"),
+    "waiting": _engine(
+        "waiting", MetricKind.GAUGE, "Sequences that wait for their first step, or again after preemption"
+    ),
+    "kv_blocks_total": _engine("kv_blocks", MetricKind.GAUGE, "Blocks of the KV pool"),
+    "kv_blocks_free": _engine("kv_blocks_free", MetricKind.GAUGE, "KV blocks that nobody holds"),
+    "kv_blocks_held": _engine("kv_blocks_held", MetricKind.GAUGE, "KV blocks held by sequences"),
+    "kv_block_size": _engine("kv_block_size_tokens", MetricKind.GAUGE, "Tokens per KV block"),
+    "prompt_tokens_total": _engine(
+        "prompt_tokens_total", MetricKind.COUNTER, "Prompt tokens computed, recomputation after preemption included"
+    ),
+    "generation_tokens_total": _engine("generation_tokens_total", MetricKind.COUNTER, "Tokens drawn by the engine"),
+    "preemptions_total": _engine(
+        "preemptions_total", MetricKind.COUNTER, "Sequences put back to waiting because blocks ran out"
+    ),
+    "step_seconds": _engine("step_seconds", MetricKind.GAUGE, "Duration of the last step"),
+    "executor_seconds": _engine("executor_seconds", MetricKind.GAUGE, "Executor's share of the last step"),
+    "step_tokens": _engine("step_tokens", MetricKind.GAUGE, "Tokens computed in the last step"),
+    "restarts_total": _engine("restarts_total", MetricKind.COUNTER, "Times the engine was started again after it died"),
+    "requests_finished": MetricSpec(
+        name="tidemill_engine_finished_total",
+        kind=MetricKind.COUNTER,
+        help="Choices the engine ended, by reason",
+        labels=("reason",),
+    ),
+}
+"""By field of EngineStats. Read from the engine's latest snapshot at the time of a scrape; a restart begins at 0."""
+
+METRICS: Final[tuple[MetricSpec, ...]] = (
+    REQUESTS,
+    REQUESTS_ACTIVE,
+    REQUEST_SECONDS,
+    TIME_TO_FIRST_TOKEN,
+    TIME_PER_OUTPUT_TOKEN,
+    PROMPT_TOKENS,
+    GENERATION_TOKENS,
+    FINISHED_CHOICES,
+    *ENGINE_METRICS.values(),
+)
+"""Every metric there is."""

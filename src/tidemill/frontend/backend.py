@@ -1,0 +1,163 @@
+"""A token engine and a model's text rules as a Backend: requests with text in, OpenAI payloads out."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import tidemill
+from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.errors import ModelNotFound, TidemillError
+from tidemill.core.events import DONE, Event, Reply
+from tidemill.core.metrics import NullRecorder, Recorder
+from tidemill.core.protocols import TokenEngine
+from tidemill.core.requests import ChatRequest, GenerationRequest
+from tidemill.core.tokens import EngineInfo
+from tidemill.frontend.generation import Generation
+from tidemill.frontend.merge import close_iterator
+from tidemill.frontend.payloads import ChatPayloads, CompletionPayloads, Heading, Payloads, WholeChoice
+from tidemill.frontend.prepare import Preparer
+from tidemill.frontend.text import Text
+
+__all__ = ["LocalBackend"]
+
+_log = logging.getLogger(__name__)
+
+
+class LocalBackend:
+    """Answers from an engine of our own.
+
+    ``open`` returns when the engine has begun to answer (streams) or has finished (whole answers), so whatever is
+    wrong before that is raised and nothing has been sent. Cancelling ``open`` or closing the reply's events ends the
+    work in the engine, in whatever state it is.
+    """
+
+    def __init__(
+        self,
+        engine: TokenEngine,
+        text: Text,
+        *,
+        recorder: Recorder | None = None,
+        clock: Clock | None = None,
+        wall_time: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self._text = text
+        self._preparer = Preparer(text, engine.info)
+        self._recorder = recorder or NullRecorder()
+        self._clock = clock or SystemClock()
+        self._wall_time = wall_time
+        self._fingerprint = _fingerprint(engine.info)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The one model the engine runs."""
+        return (self._engine.info.model,)
+
+    async def ready(self) -> str | None:
+        """As the engine says."""
+        return await self._engine.ready()
+
+    async def open(self, request: GenerationRequest) -> Reply:
+        """Begin an answer; see the class. Raises TidemillError for whatever is wrong before the first event."""
+        arrival = self._clock.now()
+        if request.model not in self.models:
+            raise ModelNotFound(
+                f"the model {request.model!r} is not served here; there is {', '.join(self.models)}", param="model"
+            )
+        prompts = await self._preparer.prepare(request, arrival)
+        generation = Generation(
+            engine=self._engine,
+            requests=[prompt.request for prompt in prompts],
+            text=self._text,
+            recorder=self._recorder,
+            clock=self._clock,
+        )
+        payloads = self._payloads(request)
+        prefixes = [prompt.prefix for prompt in prompts for _ in range(request.sampling.n)]
+        await generation.start()
+        if request.stream:
+            chunks = _chunks(generation, payloads, prefixes, include_usage=request.include_usage)
+            return Reply(status=200, streamed=True, events=_Events(chunks, generation.close))
+        body = await _body(generation, payloads, prefixes)
+        return Reply(status=200, events=_Events(_once(body), generation.close))
+
+    def _payloads(self, request: GenerationRequest) -> Payloads:
+        chat = isinstance(request, ChatRequest)
+        heading = Heading(
+            id=("chatcmpl-" if chat else "cmpl-") + (request.request_id or uuid.uuid4().hex),
+            created=int(self._wall_time()),
+            model=request.model,
+            fingerprint=self._fingerprint,
+            logprobs=request.sampling.logprobs is not None,
+            include_usage=request.stream and request.include_usage,
+        )
+        return ChatPayloads(heading, self._text) if chat else CompletionPayloads(heading, self._text)
+
+
+class _Events:
+    """Events that can be closed before the first one was taken; a bare generator would not notice."""
+
+    def __init__(self, events: AsyncIterator[Event], close: Callable[[], Awaitable[None]]) -> None:
+        self._events = events
+        self._close = close
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await anext(self._events)
+
+    async def aclose(self) -> None:
+        """Stop, and end the work behind it."""
+        await self._close()
+        await close_iterator(self._events)
+
+
+async def _once(event: Event) -> AsyncIterator[Event]:
+    yield event
+
+
+async def _body(generation: Generation, payloads: Payloads, prefixes: list[str]) -> Event:
+    choices = [WholeChoice(prefix=prefix) for prefix in prefixes]
+    try:
+        async for index, delta in generation.deltas():
+            choices[index].add(delta)
+    finally:
+        await generation.close()
+    return Event(payload=payloads.body(choices, generation.usage))
+
+
+async def _chunks(
+    generation: Generation, payloads: Payloads, prefixes: list[str], *, include_usage: bool
+) -> AsyncIterator[Event]:
+    """The chunks of a stream, then the end marker; trouble on the way is one error event before it."""
+    try:
+        for index, prefix in enumerate(prefixes):
+            opening = payloads.opening(index, prefix)
+            if opening is not None:
+                yield Event(payload=opening)
+        async for index, delta in generation.deltas():
+            if delta.text or delta.tokens:
+                yield Event(payload=payloads.piece(index, delta))
+            if delta.finish is not None:
+                yield Event(payload=payloads.finish(index, delta.finish))
+        if include_usage:
+            yield Event(payload=payloads.usage(generation.usage))
+    except TidemillError as error:
+        yield Event(payload=error.body())
+    except Exception:
+        _log.exception("a streamed answer broke off")
+        yield Event(payload=TidemillError("the server made a mistake with this request; its log has details").body())
+    finally:
+        await generation.close()
+    yield DONE
+
+
+def _fingerprint(info: EngineInfo) -> str:
+    """Short name of what computes the answers: the same build, executor and model give the same one."""
+    parts = (tidemill.__version__, info.model, info.executor)
+    return "fp_" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

@@ -1,0 +1,115 @@
+"""The text of one choice as its tokens arrive: detokenised, cut at stop strings, with the tokens that belong to it.
+
+    tokens      t0    t1     t2       t3            each begins where the text before it ended
+    text        |Once | upon| a |  END OF|...
+    shown       |<-- released ->|  held back        what may still become a stop string, or half a character
+                                ^ cut               a stop string found: the answer ends here, and so do its tokens
+
+A token belongs to the answer if it begins before the cut. So the text, the log-probabilities and the token count end
+at the same place, streamed or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemill.core.step import TokenLogprob
+from tidemill.core.tokens import FinishReason, TokenDelta
+from tidemill.frontend.text import Detokenizer
+from tidemill.text.stops import StopMatcher
+
+__all__ = ["ChoiceText", "PlacedToken", "TextDelta"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedToken:
+    """A generated token's log-probabilities and where its text begins."""
+
+    logprob: TokenLogprob
+    start: int
+    """Characters of the choice's text before this token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """What one token delta adds to what the caller sees."""
+
+    text: str = ""
+    tokens: tuple[PlacedToken, ...] = ()
+    """Where log-probabilities are on: the tokens of ``text``, no earlier and no later than the text itself."""
+    finish: FinishReason | None = None
+
+
+class ChoiceText:
+    """One choice from its first token to its end. Knows nothing of requests or formats."""
+
+    def __init__(self, *, detokenizer: Detokenizer, stops: Sequence[str] = ()) -> None:
+        self._detokenizer = detokenizer
+        self._matcher = StopMatcher(stops) if stops else None
+        self._length = 0  # characters detokenised
+        self._shown = 0  # characters released
+        self._starts: list[int] = []  # per token: characters before it
+        self._held: list[PlacedToken] = []  # tokens whose text is not released yet
+        self._end_tokens = 0
+        self.finish: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the answer so far; after the end: those of the text, plus the end token if one ended it."""
+        return len(self._starts) + self._end_tokens
+
+    def push(self, delta: TokenDelta) -> TextDelta:
+        """Add a delta's tokens; after ``finish`` is set, call no more."""
+        shown: list[str] = []
+        logprobs: Sequence[TokenLogprob | None] = delta.logprobs or (None,) * len(delta.tokens)
+        for token, logprob in zip(delta.tokens, logprobs, strict=True):
+            self._place(logprob)
+            if self._show(self._detokenizer.push((token,)), shown):
+                return self._ended(FinishReason.STOP, shown)
+        if delta.finish_reason is None:
+            return TextDelta(text="".join(shown), tokens=self._release(self._shown))
+        if self._show(self._detokenizer.flush(), shown):
+            return self._ended(FinishReason.STOP, shown)
+        if self._matcher is not None:
+            self._take(self._matcher.flush().text, shown)
+        self._end_tokens = int(delta.stop_token is not None)
+        self.finish = delta.finish_reason
+        return TextDelta(text="".join(shown), tokens=self._release(None), finish=self.finish)
+
+    def _place(self, logprob: TokenLogprob | None) -> None:
+        self._starts.append(self._length)
+        if logprob is not None:
+            self._held.append(PlacedToken(logprob=logprob, start=self._length))
+
+    def _show(self, text: str, shown: list[str]) -> bool:
+        """Pass text through the stop matcher; True if a stop string was found."""
+        self._length += len(text)
+        if self._matcher is None:
+            self._take(text, shown)
+            return False
+        released = self._matcher.push(text)
+        self._take(released.text, shown)
+        return released.stop is not None
+
+    def _take(self, text: str, shown: list[str]) -> None:
+        self._shown += len(text)
+        shown.append(text)
+
+    def _ended(self, reason: FinishReason, shown: list[str]) -> TextDelta:
+        """The text ends at what has been shown: tokens that begin later are not part of the answer."""
+        while self._starts and self._starts[-1] >= self._shown:
+            self._starts.pop()
+        self.finish = reason
+        tokens = self._release(self._shown)
+        self._held.clear()
+        return TextDelta(text="".join(shown), tokens=tokens, finish=reason)
+
+    def _release(self, end: int | None) -> tuple[PlacedToken, ...]:
+        """Tokens that begin before ``end`` (None: all of them) and were not released before."""
+        count = len(self._held)
+        if end is not None:
+            count = next((i for i, token in enumerate(self._held) if token.start >= end), count)
+        released = tuple(self._held[:count])
+        del self._held[:count]
+        return released

@@ -1,0 +1,144 @@
+"""One call running in the engine: the text of all its choices as it comes, and its end whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import TidemillError, Unavailable
+from tidemill.core.metrics import (
+    FINISHED_CHOICES,
+    GENERATION_TOKENS,
+    PROMPT_TOKENS,
+    TIME_PER_OUTPUT_TOKEN,
+    TIME_TO_FIRST_TOKEN,
+    Recorder,
+)
+from tidemill.core.protocols import TokenEngine
+from tidemill.core.tokens import FinishReason, TokenDelta, TokenRequest
+from tidemill.frontend.choice import ChoiceText, TextDelta
+from tidemill.frontend.merge import close_iterator, merge
+from tidemill.frontend.payloads import Usage
+from tidemill.frontend.text import Text
+
+__all__ = ["Generation", "IndexedDelta"]
+
+
+class IndexedDelta(NamedTuple):
+    """New text of one choice; choice j of prompt i is choice ``i * n + j`` of the call."""
+
+    choice: int
+    delta: TextDelta
+
+
+class Generation:
+    """Submits the requests of one call and follows them. ``start`` once, then ``deltas`` once, then ``close``."""
+
+    def __init__(
+        self, *, engine: TokenEngine, requests: Sequence[TokenRequest], text: Text, recorder: Recorder, clock: Clock
+    ) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._recorder = recorder
+        self._clock = clock
+        self._n = requests[0].sampling.n
+        self._prompt_of = {request.request_id: i for i, request in enumerate(requests)}
+        self._choices = [
+            ChoiceText(detokenizer=text.detokenizer(), stops=request.sampling.stop)
+            for request in requests
+            for _ in range(request.sampling.n)
+        ]
+        self._last_token: list[float | None] = [None] * len(self._choices)
+        self._left = len(self._choices)
+        self._closed = False
+        self._unfinished = FinishReason.ABORT  # why choices without an end of their own ended
+        self._stream: AsyncIterator[TokenDelta] = merge([engine.generate(request) for request in requests])
+        self._first: TokenDelta | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far; final once every choice has ended."""
+        return Usage(
+            prompt_tokens=sum(len(request.prompt) for request in self._requests),
+            completion_tokens=sum(choice.num_tokens for choice in self._choices),
+        )
+
+    async def start(self) -> None:
+        """Submit, and wait until the engine has begun to answer: what it refuses is raised here."""
+        try:
+            self._first = await self._next()
+        except BaseException:
+            await self.close()
+            raise
+        self._recorder.add(PROMPT_TOKENS, self.usage.prompt_tokens)
+
+    async def deltas(self) -> AsyncIterator[IndexedDelta]:
+        """What callers see of each choice, until all have ended. Raises TidemillError if the engine cannot go on."""
+        if self._first is not None:
+            for item in self._seen(self._first):
+                yield item
+        while self._left:
+            for item in self._seen(await self._next()):
+                yield item
+
+    async def close(self) -> None:
+        """End what still runs in the engine and count it; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        for request in self._requests if self._left else ():
+            self._engine.abort(request.request_id)
+        try:
+            await close_iterator(self._stream)
+        finally:
+            self._recorder.add(GENERATION_TOKENS, self.usage.completion_tokens)
+            if self._left:
+                self._recorder.add(FINISHED_CHOICES, self._left, reason=str(self._unfinished))
+
+    async def _next(self) -> TokenDelta:
+        try:
+            delta = await anext(self._stream, None)
+        except Exception:
+            self._unfinished = FinishReason.ERROR
+            raise
+        if delta is None:
+            raise TidemillError("the engine's stream ended before the answer was complete")
+        return delta
+
+    def _seen(self, delta: TokenDelta) -> Sequence[IndexedDelta]:
+        """Take one delta of the engine in; nothing comes out for a choice that has ended already."""
+        prompt = self._prompt_of[delta.request_id]
+        index = prompt * self._n + delta.choice
+        choice = self._choices[index]
+        if choice.finish is not None:
+            return ()
+        self._check(delta)
+        self._measure(index, delta, self._requests[prompt].arrival)
+        shown = choice.push(delta)
+        if shown.finish is not None:
+            self._left -= 1
+            self._recorder.add(FINISHED_CHOICES, reason=str(shown.finish))
+            if delta.finish_reason is None:
+                self._engine.abort(delta.request_id, delta.choice)
+        return (IndexedDelta(index, shown),)
+
+    def _check(self, delta: TokenDelta) -> None:
+        if delta.finish_reason is FinishReason.ERROR:
+            self._unfinished = FinishReason.ERROR
+            raise TidemillError(delta.error or "the engine could not go on with this request")
+        if delta.finish_reason is FinishReason.ABORT:
+            raise Unavailable("the engine ended this request before its answer was complete")
+
+    def _measure(self, index: int, delta: TokenDelta, arrival: float) -> None:
+        if not delta.tokens:
+            return
+        now = self._clock.now()
+        last = self._last_token[index]
+        self._last_token[index] = now
+        if last is None:
+            if index % self._n == 0:
+                self._recorder.observe(TIME_TO_FIRST_TOKEN, now - arrival)
+            return
+        for _ in delta.tokens:
+            self._recorder.observe(TIME_PER_OUTPUT_TOKEN, (now - last) / len(delta.tokens))

@@ -1,0 +1,186 @@
+"""The JSON objects of answers, in OpenAI's shapes: whole bodies and stream chunks, for chat and for completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tidemill.core.tokens import FinishReason
+from tidemill.frontend.choice import PlacedToken, TextDelta
+from tidemill.frontend.logprobs import chat_logprobs, completion_logprobs
+from tidemill.frontend.text import Text
+
+__all__ = ["ChatPayloads", "CompletionPayloads", "Heading", "Payloads", "Usage", "WholeChoice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one call: each prompt once, and every choice's output."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    def as_dict(self) -> dict[str, int]:
+        """OpenAI's ``usage``."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class WholeChoice:
+    """One choice of an answer that is not streamed, as it grows."""
+
+    prefix: str = ""
+    """Text before the generated one (echo)."""
+    parts: list[str] = field(default_factory=list)
+    tokens: list[PlacedToken] = field(default_factory=list)
+    finish: FinishReason | None = None
+
+    def add(self, delta: TextDelta) -> None:
+        """Append what a delta shows."""
+        self.parts.append(delta.text)
+        self.tokens.extend(delta.tokens)
+        self.finish = delta.finish
+
+    @property
+    def text(self) -> str:
+        """Prefix and generated text."""
+        return self.prefix + "".join(self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """What all objects of one answer have in common."""
+
+    id: str
+    created: int
+    """Unix time in whole seconds."""
+    model: str
+    fingerprint: str
+    logprobs: bool
+    include_usage: bool
+
+
+class Payloads(Protocol):
+    """Builds the objects of one answer."""
+
+    def opening(self, index: int, prefix: str) -> dict[str, Any] | None:
+        """The chunk that comes before a choice's first text, if the shape has one."""
+        ...
+
+    def piece(self, index: int, delta: TextDelta) -> dict[str, Any]:
+        """The chunk with some text of a choice."""
+        ...
+
+    def finish(self, index: int, reason: FinishReason) -> dict[str, Any]:
+        """The one chunk that ends a choice."""
+        ...
+
+    def usage(self, usage: Usage) -> dict[str, Any]:
+        """The last chunk of a stream, where the caller asked for it."""
+        ...
+
+    def body(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
+        """The whole answer."""
+        ...
+
+
+class ChatPayloads:
+    """chat.completion and chat.completion.chunk."""
+
+    def __init__(self, heading: Heading, text: Text) -> None:
+        self._heading = heading
+        self._text = text
+
+    def opening(self, index: int, prefix: str) -> dict[str, Any] | None:
+        """The role; a conversation has no prefix to repeat."""
+        assert not prefix
+        return self._chunk(index, {"role": "assistant", "content": ""}, None, None)
+
+    def piece(self, index: int, delta: TextDelta) -> dict[str, Any]:
+        return self._chunk(index, {"content": delta.text}, self._logprobs(delta.tokens), None)
+
+    def finish(self, index: int, reason: FinishReason) -> dict[str, Any]:
+        return self._chunk(index, {}, None, str(reason))
+
+    def usage(self, usage: Usage) -> dict[str, Any]:
+        return {**_head(self._heading, "chat.completion.chunk"), "choices": [], "usage": usage.as_dict()}
+
+    def body(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
+        listed = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "logprobs": self._logprobs(choice.tokens),
+                "finish_reason": str(choice.finish),
+            }
+            for index, choice in enumerate(choices)
+        ]
+        return {**_head(self._heading, "chat.completion"), "choices": listed, "usage": usage.as_dict()}
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None, finish: str | None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return {**_head(self._heading, "chat.completion.chunk"), "choices": [choice], **_no_usage(self._heading)}
+
+    def _logprobs(self, tokens: Sequence[PlacedToken]) -> dict[str, Any] | None:
+        return chat_logprobs(tokens, self._text) if self._heading.logprobs else None
+
+
+class CompletionPayloads:
+    """text_completion: chunks and whole answers have the same shape."""
+
+    def __init__(self, heading: Heading, text: Text) -> None:
+        self._heading = heading
+        self._text = text
+
+    def opening(self, index: int, prefix: str) -> dict[str, Any] | None:
+        """The prompt, where it is to be repeated."""
+        return self._chunk(index, prefix, None, None) if prefix else None
+
+    def piece(self, index: int, delta: TextDelta) -> dict[str, Any]:
+        return self._chunk(index, delta.text, self._logprobs(delta.tokens), None)
+
+    def finish(self, index: int, reason: FinishReason) -> dict[str, Any]:
+        return self._chunk(index, "", None, str(reason))
+
+    def usage(self, usage: Usage) -> dict[str, Any]:
+        return {**_head(self._heading, "text_completion"), "choices": [], "usage": usage.as_dict()}
+
+    def body(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
+        listed = [
+            self._choice(index, choice.text, self._logprobs(choice.tokens), str(choice.finish))
+            for index, choice in enumerate(choices)
+        ]
+        return {**_head(self._heading, "text_completion"), "choices": listed, "usage": usage.as_dict()}
+
+    def _chunk(self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
+        choices = [self._choice(index, text, logprobs, finish)]
+        return {**_head(self._heading, "text_completion"), "choices": choices, **_no_usage(self._heading)}
+
+    @staticmethod
+    def _choice(index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    def _logprobs(self, tokens: Sequence[PlacedToken]) -> dict[str, Any] | None:
+        return completion_logprobs(tokens, self._text) if self._heading.logprobs else None
+
+
+def _head(heading: Heading, kind: str) -> dict[str, Any]:
+    return {
+        "id": heading.id,
+        "object": kind,
+        "created": heading.created,
+        "model": heading.model,
+        "system_fingerprint": heading.fingerprint,
+    }
+
+
+def _no_usage(heading: Heading) -> dict[str, Any]:
+    """In a stream that ends with usage, the other chunks say that theirs is null."""
+    return {"usage": None} if heading.include_usage else {}

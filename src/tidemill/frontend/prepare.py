@@ -1,0 +1,130 @@
+"""From a canonical request to token requests: everything that can be refused is refused here, before any event."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidemill.core.errors import InvalidRequest
+from tidemill.core.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
+from tidemill.core.sampling import SamplingOptions
+from tidemill.core.tokens import EngineInfo, TokenRequest
+from tidemill.engine.admission import check
+from tidemill.frontend.text import Text
+
+__all__ = ["MAX_CALL_CHOICES", "PreparedPrompt", "Preparer"]
+
+MAX_CALL_CHOICES: Final = 1024
+"""Most choices of one call: its prompts times n."""
+_SHORT_TEXT: Final = 2048
+"""Characters up to which encoding is too quick to be worth a thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPrompt:
+    """One prompt of a call, ready for the engine."""
+
+    request: TokenRequest
+    prefix: str = ""
+    """The prompt's text where the answer repeats it (echo)."""
+
+
+class Preparer:
+    """Checks and encodes calls for one model."""
+
+    def __init__(self, text: Text, info: EngineInfo) -> None:
+        self._text = text
+        self._info = info
+
+    async def prepare(self, request: GenerationRequest, arrival: float) -> list[PreparedPrompt]:
+        """The prompts of a call; raises InvalidRequest or one of its kinds, naming the field.
+
+        With several prompts the field is ``prompt[i]``: all of them are accepted or none.
+        """
+        sampling = request.sampling.validated(self._info.vocab_size)
+        if isinstance(request, ChatRequest):
+            ids = await self._conversation(request)
+            try:
+                return [PreparedPrompt(request=self._token_request(ids, sampling, arrival))]
+            except InvalidRequest as error:
+                raise _renamed(error, "messages") from error
+        _check_size(request)
+        prepared = []
+        for index, prompt in enumerate(request.prompts):
+            try:
+                ids, prefix = await self._prompt(prompt, echo=request.echo)
+                prepared.append(PreparedPrompt(request=self._token_request(ids, sampling, arrival), prefix=prefix))
+            except InvalidRequest as error:
+                if len(request.prompts) == 1:
+                    raise
+                raise _placed(error, f"prompt[{index}]") from error
+        return prepared
+
+    async def _conversation(self, request: ChatRequest) -> Sequence[int]:
+        if not request.messages:
+            raise InvalidRequest("messages must hold at least one message", param="messages")
+        if sum(_length(message) for message in request.messages) <= _SHORT_TEXT:
+            return self._text.encode_chat(request.messages, request.template_options)
+        return await asyncio.to_thread(self._text.encode_chat, request.messages, request.template_options)
+
+    async def _prompt(self, prompt: Prompt, *, echo: bool) -> tuple[Sequence[int], str]:
+        """Token ids, and the text that the answer repeats."""
+        if not isinstance(prompt, str):
+            _check_ids(prompt, self._info.vocab_size)
+            return prompt, self._text.decode(prompt) if echo else ""
+        if len(prompt) <= _SHORT_TEXT:
+            ids = self._text.encode(prompt)
+        else:
+            ids = await asyncio.to_thread(self._text.encode, prompt)
+        return ids, prompt if echo else ""
+
+    def _token_request(self, ids: Sequence[int], sampling: SamplingOptions, arrival: float) -> TokenRequest:
+        if not ids:
+            raise InvalidRequest("the prompt is empty, and the model has no begin token to start from", param="prompt")
+        check(len(ids), sampling, self._info)
+        return TokenRequest(request_id=f"req-{uuid.uuid4().hex}", prompt=tuple(ids), sampling=sampling, arrival=arrival)
+
+
+def _check_size(request: CompletionRequest) -> None:
+    if not request.prompts:
+        raise InvalidRequest("prompt must not be an empty list", param="prompt")
+    choices = len(request.prompts) * request.sampling.n
+    if choices > MAX_CALL_CHOICES:
+        raise InvalidRequest(
+            f"{len(request.prompts)} prompts times n = {request.sampling.n} are {choices} choices; "
+            f"at most {MAX_CALL_CHOICES} in one call",
+            param="prompt",
+        )
+
+
+def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
+    for place, token in enumerate(ids):
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
+            raise InvalidRequest(
+                f"token ids must be integers between 0 and {vocab_size - 1}, not {token!r}", param=f"prompt[{place}]"
+            )
+
+
+def _length(message: Message) -> int:
+    """About how many characters a message has; only to decide where to encode it."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return 16 + len(content)
+    if not isinstance(content, Sequence):
+        return 16
+    texts = (part.get("text") for part in content if isinstance(part, dict))
+    return 16 * (1 + len(content)) + sum(len(text) for text in texts if isinstance(text, str))
+
+
+def _renamed(error: InvalidRequest, name: str) -> InvalidRequest:
+    """The same error about the conversation that the prompt was made from."""
+    return type(error)(error.message, param=name) if error.param == "prompt" else error
+
+
+def _placed(error: InvalidRequest, place: str) -> InvalidRequest:
+    """The same error, naming the prompt it belongs to: ``prompt[3]`` of ``prompt`` becomes ``prompt[i][3]``."""
+    inner = (error.param or "").removeprefix("prompt")
+    return type(error)(f"{place}: {error.message}", param=place + inner if inner.startswith("[") else place)

@@ -1,0 +1,54 @@
+"""What the frontend needs of a model's text rules, so that it can be tested with rules made up for the purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tidemill.core.requests import Message
+
+__all__ = ["Detokenizer", "Text"]
+
+
+class Detokenizer(Protocol):
+    """Turns the tokens of one choice into text as they come."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text these tokens complete; bytes of an unfinished character are kept back."""
+        ...
+
+    def flush(self) -> str:
+        """What was kept back, at the end; an unfinished character becomes U+FFFD."""
+        ...
+
+
+class Text(Protocol):
+    """A model's tokenizer and chat template. Encoding may take long for long input; the rest is quick."""
+
+    def encode(self, text: str) -> Sequence[int]:
+        """Token ids of a plain prompt, with the begin token where the model wants one; special tokens stay text."""
+        ...
+
+    def encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Sequence[int]:
+        """Token ids of a conversation up to where the answer begins.
+
+        Raises TemplateRejected with the template's reason, and InvalidRequest naming messages[i] for content that
+        a text model cannot take.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for; they need not be whole characters."""
+        ...
+
+    def token_text(self, token: int) -> str:
+        """The token's text for people; special tokens by their name."""
+        ...
+
+    def detokenizer(self) -> Detokenizer:
+        """A new one, for one choice."""
+        ...

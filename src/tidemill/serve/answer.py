@@ -1,0 +1,144 @@
+"""One answer from the backend to the socket, ended early by whatever comes first: its end, a hang-up, the drain.
+
+work      backend.open -> events -> send          the answer itself
+hang-up   receive() says http.disconnect          cancels the work, streamed or not
+cutoff    the drain's time is over                cancels the work; the caller gets an error
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from starlette.types import Receive, Scope, Send
+
+from tidemill.core.errors import Draining, TidemillError
+from tidemill.core.events import DONE, Event, Reply
+from tidemill.core.metrics import REQUESTS_ACTIVE, Recorder
+from tidemill.core.protocols import Backend
+from tidemill.core.requests import GenerationRequest
+from tidemill.serve import sse
+from tidemill.serve.drain import Drain
+
+__all__ = ["Answer", "CallerGone"]
+
+_log = logging.getLogger(__name__)
+
+
+class CallerGone(Exception):
+    """The caller hung up, or reads nothing any more; there is nobody to answer."""
+
+
+class Answer:
+    """An ASGI response that runs a generation request."""
+
+    def __init__(
+        self, *, backend: Backend, request: GenerationRequest, drain: Drain, recorder: Recorder, stall_seconds: float
+    ) -> None:
+        self._backend = backend
+        self._request = request
+        self._drain = drain
+        self._recorder = recorder
+        self._stall_seconds = stall_seconds
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer. Raises TidemillError while nothing has been sent, and CallerGone."""
+        del scope
+        self._drain.check()
+        self._recorder.add(REQUESTS_ACTIVE, 1)
+        try:
+            with self._drain.answer():
+                await self._watched(receive, send)
+        finally:
+            self._recorder.add(REQUESTS_ACTIVE, -1)
+
+    async def _watched(self, receive: Receive, send: Send) -> None:
+        work = asyncio.create_task(self._work(send))
+        hang_up = asyncio.create_task(_hang_up(receive))
+        cutoff = asyncio.create_task(self._drain.cutoff.wait())
+        try:
+            await asyncio.wait((work, hang_up, cutoff), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+            elif hang_up.done():
+                raise CallerGone
+            else:
+                await _cancel(work)
+                await self._fail(Draining("the server stopped before this answer was complete"), send)
+        finally:
+            await _cancel(work, hang_up, cutoff)
+
+    async def _work(self, send: Send) -> None:
+        reply = await self._backend.open(self._request)
+        try:
+            if reply.streamed:
+                await self._stream(reply, send)
+            else:
+                await self._whole(reply, send)
+        finally:
+            await _close(reply.events)
+
+    async def _whole(self, reply: Reply, send: Send) -> None:
+        event = await anext(reply.events)
+        await self._start(reply, send, ((b"content-type", b"application/json"),))
+        await self._send(send, event.raw, more=False)
+
+    async def _stream(self, reply: Reply, send: Send) -> None:
+        await self._start(reply, send, sse.HEADERS)
+        try:
+            async for event in reply.events:
+                if event.is_done:
+                    break
+                await self._send(send, sse.frame(event.raw))
+        except TidemillError as error:
+            await self._fail(error, send)
+        except Exception as error:
+            if isinstance(error, CallerGone):
+                raise
+            _log.exception("a streamed answer broke off")
+            await self._fail(TidemillError("the server made a mistake with this request; its log has details"), send)
+        else:
+            await self._send(send, sse.frame(DONE.raw), more=False)
+
+    async def _fail(self, error: TidemillError, send: Send) -> None:
+        """An error event and the end marker; before the headers are out, an exception for the door."""
+        if not self._started:
+            raise error
+        if not self._request.stream:
+            raise CallerGone
+        await self._send(send, sse.frame(Event(payload=error.body()).raw) + sse.frame(DONE.raw), more=False)
+
+    async def _start(self, reply: Reply, send: Send, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        own = {name for name, _ in headers}
+        extra = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in reply.headers.items()]
+        kept = [(name, value) for name, value in extra if name not in own]
+        await send({"type": "http.response.start", "status": reply.status, "headers": [*headers, *kept]})
+        self._started = True
+
+    async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        """Send, waiting for a slow reader no longer than the setting says."""
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+        except TimeoutError as error:
+            raise CallerGone from error
+
+
+async def _hang_up(receive: Receive) -> None:
+    """Return when the connection is gone. The body has been read, so nothing else can arrive."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(*tasks: asyncio.Task[object]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _close(events: AsyncIterator[Event]) -> None:
+    close = getattr(events, "aclose", None)
+    if close is not None:
+        await close()

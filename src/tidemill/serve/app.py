@@ -1,0 +1,197 @@
+"""The OpenAI-compatible routes over a Backend."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, Protocol
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+import tidemill
+from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.config import ServerConfig
+from tidemill.core.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, TidemillError, Unavailable
+from tidemill.core.protocols import Backend, TokenEngine
+from tidemill.core.requests import GenerationRequest
+from tidemill.serve.answer import Answer
+from tidemill.serve.body import read_body
+from tidemill.serve.door import Door
+from tidemill.serve.drain import Drain
+from tidemill.serve.metrics import PrometheusMetrics
+from tidemill.serve.refusal import refusal
+from tidemill.serve.schemas import Incoming, chat_request, completion_request
+
+__all__ = ["ENDPOINTS", "Lifetime", "make_app"]
+
+ENDPOINTS: Final = {
+    "/": "this list",
+    "/v1/models": "models served here",
+    "/v1/chat/completions": "answers to conversations",
+    "/v1/completions": "continuations of prompts",
+    "/health": "200 while the process answers",
+    "/ready": "200 while the engine makes progress, else 503 with the reason",
+    "/metrics": "metrics for Prometheus",
+}
+_READY_SECONDS: Final = 5.0
+"""An engine that does not say within this time whether it is ready is not."""
+
+
+class Lifetime(Protocol):
+    """Something that lives as long as the server, such as an engine."""
+
+    async def start(self) -> None:
+        """Begin; the server takes no request before it returns."""
+        ...
+
+    async def close(self) -> None:
+        """End; nothing is asked of it any more."""
+        ...
+
+
+def make_app(
+    backend: Backend,
+    config: ServerConfig,
+    *,
+    engine: TokenEngine | None = None,
+    metrics: PrometheusMetrics | None = None,
+    drain: Drain | None = None,
+    lifetime: Lifetime | None = None,
+    clock: Clock | None = None,
+    wall_time: Callable[[], float] = time.time,
+) -> Starlette:
+    """The ASGI application.
+
+    ``engine`` adds its numbers to /metrics; ``metrics`` is the recorder that the backend writes to as well;
+    ``lifetime`` is started and closed with the application.
+    """
+    metrics = metrics or PrometheusMetrics()
+    if engine is not None:
+        metrics.watch(engine.stats)
+    routes = _Routes(backend, config, metrics, drain or Drain(), created=int(wall_time()))
+    door = Middleware(Door, config=config, recorder=metrics, clock=clock or SystemClock(), endpoints=tuple(ENDPOINTS))
+    return Starlette(
+        routes=routes.table(),
+        middleware=[door],
+        exception_handlers={HTTPException: _not_routed},
+        lifespan=_lifespan(lifetime),
+    )
+
+
+class _Routes:
+    def __init__(
+        self, backend: Backend, config: ServerConfig, metrics: PrometheusMetrics, drain: Drain, *, created: int
+    ) -> None:
+        self._backend = backend
+        self._config = config
+        self._metrics = metrics
+        self._drain = drain
+        self._created = created
+
+    def table(self) -> list[Route]:
+        return [
+            Route("/", self.index),
+            Route("/health", self.health),
+            Route("/ready", self.ready),
+            Route("/metrics", self.page),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.model),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+        ]
+
+    async def index(self, request: Request) -> Response:
+        del request
+        return JSONResponse({"name": "tidemill", "version": tidemill.__version__, "routes": ENDPOINTS})
+
+    async def health(self, request: Request) -> Response:
+        del request
+        return JSONResponse({"status": "alive"})
+
+    async def ready(self, request: Request) -> Response:
+        del request
+        reason = "draining: the server is stopping" if self._drain.draining else await self._engine_reason()
+        if reason is None:
+            return JSONResponse({"status": "ready"})
+        return refusal(Unavailable(reason))
+
+    async def _engine_reason(self) -> str | None:
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                return await self._backend.ready()
+        except TimeoutError:
+            return f"the engine did not say within {_READY_SECONDS:g} s whether it is ready"
+        except TidemillError as error:
+            return error.message
+
+    async def page(self, request: Request) -> Response:
+        del request
+        return Response(self._metrics.page(), headers={"content-type": self._metrics.content_type})
+
+    async def models(self, request: Request) -> Response:
+        del request
+        return JSONResponse({"object": "list", "data": [self._model(name) for name in self._backend.models]})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._backend.models:
+            raise ModelNotFound(f"the model {name[:200]!r} is not served here", param="model")
+        return JSONResponse(self._model(name))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "tidemill"}
+
+    async def chat(self, request: Request) -> Answer:
+        return self._answer(chat_request(await self._incoming(request)))
+
+    async def completions(self, request: Request) -> Answer:
+        return self._answer(completion_request(await self._incoming(request)))
+
+    async def _incoming(self, request: Request) -> Incoming:
+        self._drain.check()
+        raw = await read_body(
+            request, max_bytes=self._config.max_body_bytes, stall_seconds=self._config.slow_reader_seconds
+        )
+        return Incoming(raw=raw, default_model=self._backend.models[0], request_id=request.state.request_id)
+
+    def _answer(self, request: GenerationRequest) -> Answer:
+        return Answer(
+            backend=self._backend,
+            request=request,
+            drain=self._drain,
+            recorder=self._metrics,
+            stall_seconds=self._config.slow_reader_seconds,
+        )
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """Starlette's own refusals in the one shape of errors."""
+    assert isinstance(error, HTTPException)
+    place = request.url.path[:200]
+    if error.status_code == 404:
+        return refusal(NotFound(f"there is no route {place}; GET / lists them"))
+    if error.status_code == 405:
+        return refusal(MethodNotAllowed(f"{place} does not take {request.method[:20]}"), error.headers)
+    return refusal(InvalidRequest(error.detail))
+
+
+def _lifespan(lifetime: Lifetime | None) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        del app
+        if lifetime is not None:
+            await lifetime.start()
+        try:
+            yield
+        finally:
+            if lifetime is not None:
+                await lifetime.close()
+
+    return lifespan

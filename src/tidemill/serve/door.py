@@ -1,0 +1,156 @@
+"""What every request passes on its way in and out: its id, the Host check, the key, errors as JSON, counting.
+
+    request  -> id -> host -> key -> routes
+    response <- x-request-id <- error body <- count
+
+Outermost of our own layers. Knows nothing of what the routes do.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import logging
+import re
+import uuid
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidemill.core.clock import Clock
+from tidemill.core.config import ServerConfig
+from tidemill.core.errors import Forbidden, TidemillError, Unauthorized
+from tidemill.core.metrics import REQUEST_SECONDS, REQUESTS, Recorder
+from tidemill.serve.answer import CallerGone
+from tidemill.serve.refusal import refusal
+
+__all__ = ["Door", "is_loopback", "safe_request_id"]
+
+_log = logging.getLogger(__name__)
+
+OPEN_PATHS: Final = frozenset({"/", "/health", "/ready"})
+"""Routes that ask for no key: probes have none."""
+_CALLER_GONE: Final = 499
+_MAX_ID: Final = 128
+
+
+class Door:
+    """ASGI middleware around the routes."""
+
+    def __init__(
+        self, app: ASGIApp, *, config: ServerConfig, recorder: Recorder, clock: Clock, endpoints: Iterable[str]
+    ) -> None:
+        self._app = app
+        self._keys = tuple(key.encode() for key in config.api_keys)
+        self._hosts = frozenset(host.lower() for host in config.allowed_hosts)
+        self._local_only = is_loopback(config.host)
+        self._recorder = recorder
+        self._clock = clock
+        self._endpoints = frozenset(endpoints)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = self._clock.now()
+        headers = Headers(scope=scope)
+        request_id = safe_request_id(headers.get("x-request-id"))
+        scope.setdefault("state", {})["request_id"] = request_id
+        out = _Outgoing(send, request_id)
+        try:
+            self._check_host(headers)
+            self._check_key(headers, scope["path"])
+            await self._app(scope, receive, out)
+        except (CallerGone, ClientDisconnect):
+            out.status = _CALLER_GONE
+        except TidemillError as error:
+            await _refuse(error, scope, receive, out)
+        except Exception:
+            _log.exception("request %s failed", request_id)
+            mistake = TidemillError("the server made a mistake with this request; its log has details")
+            await _refuse(mistake, scope, receive, out)
+        finally:
+            endpoint = _endpoint(scope["path"], self._endpoints)
+            self._recorder.add(REQUESTS, endpoint=endpoint, status=str(out.status))
+            self._recorder.observe(REQUEST_SECONDS, self._clock.now() - began, endpoint=endpoint)
+
+    def _check_host(self, headers: Headers) -> None:
+        """Refuse names that are not ours: a web page whose name was pointed at this machine would send its own."""
+        host = _host_name(headers.get("host", ""))
+        if host == "localhost" or host in self._hosts or "*" in self._hosts:
+            return
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            address = None
+        if address is None or (self._local_only and not address.is_loopback):
+            raise Forbidden(f"the Host header names {host[:100]!r}, which is not in allowed_hosts", param="Host")
+
+    def _check_key(self, headers: Headers, path: str) -> None:
+        if not self._keys or path in OPEN_PATHS:
+            return
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given.strip():
+            raise Unauthorized("an API key is needed: send the header Authorization: Bearer KEY", param="Authorization")
+        offered = given.strip().encode("latin-1", "replace")
+        # Every key is compared, each in constant time, so that timing tells nothing about any of them.
+        matches = [hmac.compare_digest(offered, key) for key in self._keys]
+        if not any(matches):
+            raise Unauthorized("the API key is not known here", param="Authorization")
+
+
+class _Outgoing:
+    """The way back: adds the request id and remembers the status."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._id = request_id.encode()
+        self.started = False
+        self.status = _CALLER_GONE
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            self.status = message["status"]
+            message = {**message, "headers": [*message["headers"], (b"x-request-id", self._id)]}
+        await self._send(message)
+
+
+async def _refuse(error: TidemillError, scope: Scope, receive: Receive, out: _Outgoing) -> None:
+    """Send the error, unless an answer has begun already: then the connection just ends."""
+    if not out.started:
+        await refusal(error)(scope, receive, out)
+
+
+def safe_request_id(given: str | None) -> str:
+    """The caller's id as far as it is harmless in headers, logs and bodies; without one, a new id."""
+    cleaned = re.sub(r"[^A-Za-z0-9._:\-]", "_", given or "")[:_MAX_ID]
+    return cleaned or uuid.uuid4().hex
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can reach the address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_name(host: str) -> str:
+    """The Host header without its port: ``[::1]:8000`` is ``::1``."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if re.fullmatch(r"[^:]*:\d*", host) else host
+
+
+def _endpoint(path: str, endpoints: frozenset[str]) -> str:
+    """The route as a label; unknown paths share one, so that callers cannot make labels."""
+    if path in endpoints:
+        return path
+    return "/v1/models/{id}" if path.startswith("/v1/models/") else "other"

@@ -1,0 +1,126 @@
+"""What becomes of request fields that are not ours: ignored where that changes nothing, refused by name otherwise."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tidemill.core.errors import InvalidRequest, UnsupportedParameter
+
+__all__ = ["IGNORED", "NOT_BUILT", "FieldFilter"]
+
+_log = logging.getLogger(__name__)
+
+IGNORED: Final = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "store",
+    }
+)
+"""Fields that ask for nothing which could change the answer."""
+
+NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (),
+    "cache_salt": (),
+    "chat_template": (),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "dynatemp_range": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "grammar": ("",),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_stop_str_in_output": (False,),
+    "json_schema": (),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "mirostat": (0,),
+    "mm_processor_kwargs": ({},),
+    "modalities": (["text"],),
+    "moderation": (),
+    "n_predict": (),
+    "prediction": (),
+    "priority": (0,),
+    "prompt_logprobs": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "truncate_prompt_tokens": (),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "verbosity": (),
+    "web_search_options": (),
+}
+"""Fields of OpenAI, vLLM and llama.cpp whose feature is not here, and the values that do not ask for it."""
+
+
+class FieldFilter:
+    """Sorts the fields of one route's requests."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known = frozenset(known)
+        self._logged: set[str] = set()
+
+    def sort(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The known fields that have a value; null counts as absent everywhere.
+
+        Raises UnsupportedParameter for a feature that is not built, and InvalidRequest for a name nobody knows, with
+        the nearest known one.
+        """
+        kept: dict[str, Any] = {}
+        for name, value in body.items():
+            if value is None:
+                if name not in self._known and name not in IGNORED and name not in NOT_BUILT:
+                    raise self._unknown(name)
+            elif name in self._known:
+                kept[name] = value
+            elif name in IGNORED:
+                self._log_once(name)
+            elif name in NOT_BUILT:
+                _refuse_feature(name, value)
+            else:
+                raise self._unknown(name)
+        return kept
+
+    def _unknown(self, name: str) -> InvalidRequest:
+        near = difflib.get_close_matches(name[:64], sorted(self._known | IGNORED | NOT_BUILT.keys()), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return InvalidRequest(f"there is no field {name[:64]!r}{hint}", param=name[:64])
+
+    def _log_once(self, name: str) -> None:
+        if name not in self._logged:
+            self._logged.add(name)
+            _log.info("the request field %s is ignored: it has no effect here", name)
+
+
+def _refuse_feature(name: str, value: Any) -> None:
+    if not any(_same(value, neutral) for neutral in NOT_BUILT[name]):
+        raise UnsupportedParameter(f"{name} asks for a feature that this server does not have", param=name)
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    """Equal and of one JSON type: false is not 0, but 1.0 is 1."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)

@@ -1,0 +1,79 @@
+"""The specs of ``core/metrics.py`` as Prometheus metrics, in a registry of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tidemill.core.metrics import ENGINE_METRICS, METRICS, MetricKind, MetricSpec
+from tidemill.core.tokens import EngineStats
+
+__all__ = ["PrometheusMetrics"]
+
+_Family = Counter | Gauge | Histogram
+
+
+class PrometheusMetrics:
+    """A Recorder whose page Prometheus can read. Make one per server."""
+
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        own = [spec for spec in METRICS if spec not in ENGINE_METRICS.values()]
+        self._families = {spec.name: _family(spec, self._registry) for spec in own}
+        ProcessCollector(registry=self._registry)
+
+    def watch(self, stats: Callable[[], EngineStats]) -> None:
+        """Show an engine's latest snapshot on the page; once per engine."""
+        self._registry.register(_EngineCollector(stats))
+
+    def add(self, spec: MetricSpec, amount: float = 1.0, **labels: str) -> None:
+        """See Recorder."""
+        family = self._families[spec.name]
+        assert not isinstance(family, Histogram), spec.name
+        (family.labels(**labels) if labels else family).inc(amount)
+
+    def observe(self, spec: MetricSpec, value: float, **labels: str) -> None:
+        """See Recorder."""
+        family = self._families[spec.name]
+        assert isinstance(family, Histogram), spec.name
+        (family.labels(**labels) if labels else family).observe(value)
+
+    def page(self) -> bytes:
+        """Every metric in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+def _family(spec: MetricSpec, registry: CollectorRegistry) -> _Family:
+    if spec.kind is MetricKind.HISTOGRAM:
+        return Histogram(spec.name, spec.help, spec.labels, buckets=spec.buckets, registry=registry)
+    kind = Counter if spec.kind is MetricKind.COUNTER else Gauge
+    return kind(spec.name, spec.help, spec.labels, registry=registry)
+
+
+class _EngineCollector(Collector):
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        values = asdict(self._stats())
+        for field, spec in ENGINE_METRICS.items():
+            if field == "requests_finished":
+                yield _by_reason(spec, values[field])
+            elif spec.kind is MetricKind.COUNTER:
+                yield CounterMetricFamily(spec.name, spec.help, value=values[field])
+            else:
+                yield GaugeMetricFamily(spec.name, spec.help, value=values[field])
+
+
+def _by_reason(spec: MetricSpec, finished: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
+    for reason, count in sorted(finished.items()):
+        family.add_metric([reason], count)
+    return family

@@ -1,0 +1,290 @@
+"""Request bodies: JSON types checked strictly, then one canonical request. Ranges are SamplingOptions' business.
+
+Every refusal is one line that names the field as a path, such as ``stream_options.include_usage`` or ``stop[2]``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from tidemill.core.errors import InvalidRequest, UnsupportedParameter
+from tidemill.core.requests import ChatRequest, CompletionRequest, Prompt
+from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingOptions
+from tidemill.serve.body import parse_object
+from tidemill.serve.fields import FieldFilter
+
+__all__ = ["COMPLETION_MAX_TOKENS", "Incoming", "chat_request", "completion_request"]
+
+COMPLETION_MAX_TOKENS: Final = 16
+"""OpenAI's default for completions; chats default to the room that is left."""
+
+_RESERVED_TEMPLATE_OPTIONS: Final = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
+)
+_TOKEN_KEY: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+_M = TypeVar("_M", bound="_Body")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A body that has been read, and what a request is completed with."""
+
+    raw: bytes
+    default_model: str
+    """The model of requests that name none."""
+    request_id: str
+
+
+class _StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class _Body(BaseModel):
+    """Fields that both routes have. None is absent."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: _StreamOptions | None = None
+    user: str | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[str, float] = {}
+    seed: int | None = None
+    n: int = 1
+    best_of: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _stop(cls, value: Any) -> tuple[str, ...]:
+        strings = [value] if isinstance(value, str) else value
+        if not isinstance(strings, list):
+            raise InvalidRequest("stop must be a string or a list of strings", param="stop")
+        if len(strings) > MAX_STOP_STRINGS:
+            raise InvalidRequest(f"stop has {len(strings)} strings; at most {MAX_STOP_STRINGS}", param="stop")
+        for index, string in enumerate(strings):
+            if not isinstance(string, str) or not string:
+                place = "stop" if isinstance(value, str) else f"stop[{index}]"
+                raise InvalidRequest(f"{place} must be a non-empty string, not {_shown(string)}", param=place)
+        return tuple(strings)
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _logit_bias(cls, value: Any) -> Any:
+        for key in value if isinstance(value, dict) else ():
+            if not _TOKEN_KEY.fullmatch(key):
+                raise InvalidRequest(
+                    f"logit_bias: keys must be token ids in decimal, not {_shown(key)}", param="logit_bias"
+                )
+        return value
+
+    def sampling(self, *, logprobs: int | None, max_tokens: int | None) -> SamplingOptions:
+        """The options of the draw; ranges that depend on the model are checked behind the backend."""
+        self._check_together()
+        return SamplingOptions(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias={int(key): bias for key, bias in self.logit_bias.items()},
+            seed=self.seed,
+            n=self.n,
+            max_tokens=max_tokens,
+            stop=self.stop,
+            stop_token_ids=tuple(self.stop_token_ids),
+            ignore_eos=self.ignore_eos,
+            logprobs=logprobs,
+        )
+
+    def limit(self) -> int | None:
+        """max_tokens under either of its names."""
+        for name in ("max_tokens", "max_completion_tokens"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value < 2**31:
+                raise InvalidRequest(f"{name} must be between 1 and {2**31 - 1}, not {value}", param=name)
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise InvalidRequest(
+                f"max_tokens is {self.max_tokens} and max_completion_tokens is {self.max_completion_tokens}: "
+                "they mean the same, send one",
+                param="max_completion_tokens",
+            )
+        return self.max_tokens if self.max_tokens is not None else self.max_completion_tokens
+
+    def include_usage(self) -> bool:
+        """Whether the stream ends with a usage chunk."""
+        if self.stream_options is None:
+            return False
+        if not self.stream:
+            raise InvalidRequest("stream_options needs stream: true", param="stream_options")
+        return bool(self.stream_options.include_usage)
+
+    def _check_together(self) -> None:
+        if self.best_of is not None and self.best_of != self.n:
+            raise UnsupportedParameter("best_of other than n is not built", param="best_of")
+
+
+class _ChatBody(_Body):
+    messages: list[dict[str, Any]]
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class _CompletionBody(_Body):
+    prompt: tuple[Any, ...]
+    logprobs: int | None = None
+    echo: bool = False
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _prompt(cls, value: Any) -> tuple[Prompt, ...]:
+        return _prompts(value)
+
+
+_CHAT_FIELDS: Final = FieldFilter(_ChatBody.model_fields)
+_COMPLETION_FIELDS: Final = FieldFilter(_CompletionBody.model_fields)
+
+
+def chat_request(incoming: Incoming) -> ChatRequest:
+    """A body of /v1/chat/completions as a canonical request; raises InvalidRequest or one of its kinds."""
+    fields = _parse(_ChatBody, _CHAT_FIELDS, incoming)
+    if fields.top_logprobs is not None:
+        _within("top_logprobs", fields.top_logprobs)
+        if not fields.logprobs:
+            raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+    reserved = sorted(_RESERVED_TEMPLATE_OPTIONS & fields.chat_template_kwargs.keys())
+    if reserved:
+        raise InvalidRequest(
+            f"chat_template_kwargs must not set {reserved[0]}", param=f"chat_template_kwargs.{reserved[0]}"
+        )
+    return ChatRequest(
+        model=incoming.default_model if fields.model is None else fields.model,
+        sampling=fields.sampling(
+            logprobs=(fields.top_logprobs or 0) if fields.logprobs else None, max_tokens=fields.limit()
+        ),
+        stream=fields.stream,
+        include_usage=fields.include_usage(),
+        request_id=incoming.request_id,
+        user=fields.user,
+        raw=incoming.raw,
+        messages=tuple(fields.messages),
+        template_options=fields.chat_template_kwargs,
+    )
+
+
+def completion_request(incoming: Incoming) -> CompletionRequest:
+    """A body of /v1/completions as a canonical request; raises InvalidRequest or one of its kinds."""
+    fields = _parse(_CompletionBody, _COMPLETION_FIELDS, incoming)
+    if fields.logprobs is not None:
+        _within("logprobs", fields.logprobs)
+        if fields.echo:
+            raise UnsupportedParameter("echo with logprobs (scoring the prompt) is not built", param="echo")
+    limit = fields.limit()
+    return CompletionRequest(
+        model=incoming.default_model if fields.model is None else fields.model,
+        sampling=fields.sampling(
+            logprobs=fields.logprobs, max_tokens=COMPLETION_MAX_TOKENS if limit is None else limit
+        ),
+        stream=fields.stream,
+        include_usage=fields.include_usage(),
+        request_id=incoming.request_id,
+        user=fields.user,
+        raw=incoming.raw,
+        prompts=fields.prompt,
+        echo=fields.echo,
+    )
+
+
+def _within(name: str, value: int) -> None:
+    if not 0 <= value <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(f"{name} must be between 0 and {MAX_TOP_LOGPROBS}, not {value}", param=name)
+
+
+def _prompts(value: Any) -> tuple[Prompt, ...]:
+    """Text, token ids, a list of texts or a list of lists of token ids, always as a tuple of prompts."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list):
+        raise InvalidRequest(
+            f"prompt must be text, token ids, or a list of either, not {_shown(value)}", param="prompt"
+        )
+    if not value:
+        raise InvalidRequest("prompt must not be an empty list", param="prompt")
+    if isinstance(value[0], str):
+        return tuple(_text(item, f"prompt[{index}]") for index, item in enumerate(value))
+    if isinstance(value[0], list):
+        return tuple(_ids(item, f"prompt[{index}]") for index, item in enumerate(value))
+    return (_ids(value, "prompt"),)
+
+
+def _text(value: Any, path: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{path} must be text like the prompts before it, not {_shown(value)}", param=path)
+    return value
+
+
+def _ids(value: Any, path: str) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise InvalidRequest(f"{path} must be token ids like the prompts before it, not {_shown(value)}", param=path)
+    if not value:
+        raise InvalidRequest(f"{path} must not be empty", param=path)
+    for index, token in enumerate(value):
+        if type(token) is not int:
+            place = f"{path}[{index}]"
+            raise InvalidRequest(f"{place} must be a token id, an integer, not {_shown(token)}", param=place)
+    return tuple(value)
+
+
+def _parse(model: type[_M], known: FieldFilter, incoming: Incoming) -> _M:
+    body, strict = parse_object(incoming.raw)
+    try:
+        fields = model.model_validate(known.sort(body))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        path = _path(first["loc"])
+        if first["type"] == "missing":
+            raise InvalidRequest(f"{path} is missing", param=path) from error
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        raise InvalidRequest(f"{path}: {message}, not {_shown(first['input'])}", param=path) from error
+    if not strict:
+        raise InvalidRequest("the body holds NaN or Infinity, which JSON does not have")
+    return fields
+
+
+def _path(parts: tuple[int | str, ...]) -> str:
+    """('stop', 2) is stop[2]."""
+    path = ""
+    for part in parts:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def _shown(value: Any) -> str:
+    """A value in an error message: JSON, one short line."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= 60 else text[:57] + "..."

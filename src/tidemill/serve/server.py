@@ -1,0 +1,208 @@
+"""The server process: bind, start the engine, say how to try it, serve, and stop without cutting answers short.
+
+first SIGTERM or SIGINT   new requests get 503, /ready too; what runs has drain_seconds to finish, then it gets an
+                          error event; then the process ends
+second                    what runs ends at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+
+from tidemill.core.config import ServerConfig
+from tidemill.core.errors import ConfigError
+from tidemill.core.protocols import Backend, TokenEngine
+from tidemill.serve.app import Lifetime, make_app
+from tidemill.serve.door import is_loopback
+from tidemill.serve.drain import Drain
+from tidemill.serve.metrics import PrometheusMetrics
+
+__all__ = ["HttpServer", "check_config", "ready_line", "run"]
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_CUT_SECONDS: Final = 2.0
+"""How long cut answers may take to send their last event."""
+_CLOSE_SECONDS: Final = 5
+"""How long connections may take to close at the end."""
+
+
+def run(
+    config: ServerConfig,
+    backend: Backend,
+    *,
+    engine: TokenEngine | None = None,
+    metrics: PrometheusMetrics | None = None,
+    lifetime: Lifetime | None = None,
+    chat: bool = True,
+    say: Callable[[str], None] = lambda line: print(line, flush=True),
+) -> int:
+    """Serve until a signal ends it; returns the exit code 0.
+
+    ``chat`` False: the example shown is a completion, for models without a chat template. Raises ConfigError for
+    settings that cannot be, a port in use among them, before anything is started.
+    """
+    check_config(config)
+    listener = _bind(config)
+    server = HttpServer(config, backend, engine=engine, metrics=metrics, lifetime=lifetime)
+    example = ready_line(config.host, listener.getsockname()[1], backend.models[0], config, chat=chat)
+    server.on_started = lambda: say(example)
+    try:
+        server.run(sockets=[listener])
+    finally:
+        listener.close()
+    return 0
+
+
+def check_config(config: ServerConfig) -> None:
+    """Raise ConfigError for a door that would be open to everybody."""
+    if not is_loopback(config.host) and not config.api_keys:
+        raise ConfigError(
+            f"host {config.host} can be reached from other machines: set api_keys, or bind 127.0.0.1", param="host"
+        )
+    if any(not key.strip() or key != key.strip() or not key.isascii() for key in config.api_keys):
+        raise ConfigError("api_keys must be ASCII text that is not empty and has no blanks around it", param="api_keys")
+    for name in ("max_body_bytes", "drain_seconds", "slow_reader_seconds"):
+        if getattr(config, name) < (name != "drain_seconds"):
+            raise ConfigError(f"{name} must not be {getattr(config, name)}", param=name)
+    if not 0 <= config.port <= 65535:
+        raise ConfigError(f"port must be between 0 and 65535, not {config.port}", param="port")
+
+
+def ready_line(host: str, port: int, model: str, config: ServerConfig, *, chat: bool) -> str:
+    """Where the server is, and a command that gets an answer from it."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    base = f"http://[{shown}]:{port}/v1" if ":" in shown else f"http://{shown}:{port}/v1"
+    question = "Why does the tide come twice a day?"
+    content = {"messages": [{"role": "user", "content": question}]} if chat else {"prompt": "The tide comes"}
+    body = json.dumps({"model": model, **content, "stream": True}, ensure_ascii=False).replace("'", "'\\''")
+    key = ' -H "Authorization: Bearer $TIDEMILL_API_KEY"' if config.api_keys else ""
+    path = "chat/completions" if chat else "completions"
+    return (
+        f"Ready: {model} at {base}\nTry:   curl -N {base}/{path} -H 'Content-Type: application/json'{key} -d '{body}'"
+    )
+
+
+def _bind(config: ServerConfig) -> socket.socket:
+    """The listening address, taken before a model is loaded in vain."""
+    try:
+        found = socket.getaddrinfo(config.host or None, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}", param="port") from error
+    return listener
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn with our way of stopping."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        backend: Backend,
+        *,
+        engine: TokenEngine | None,
+        metrics: PrometheusMetrics | None,
+        lifetime: Lifetime | None,
+    ) -> None:
+        self.drain = Drain()
+        self.on_started: Callable[[], None] = lambda: None
+        self._drain_seconds = config.drain_seconds
+        self._lifetime = _Once(lifetime)
+        self._stopping: asyncio.Task[None] | None = None
+        app = make_app(backend, config, engine=engine, metrics=metrics, drain=self.drain)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_CLOSE_SECONDS,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the engine, then listen, then say so. What the engine raises is raised here."""
+        await self._lifetime.start()
+        await super().startup(sockets)
+        self.on_started()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve, and close the engine in every case."""
+        try:
+            await super().serve(sockets)
+        finally:
+            await self._lifetime.close()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ours instead of uvicorn's, which raises the signal again at the end and so spoils the exit code."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """First call: drain, then end. Second call: end now. To be called on the loop."""
+        if self._stopping is None:
+            self.drain.begin()
+            self._stopping = asyncio.create_task(self._stop_gently())
+        else:
+            self.stop_now()
+
+    def stop_now(self) -> None:
+        """End what runs, and then the server, without waiting."""
+        self.drain.cut()
+        self.should_exit = True
+        self.force_exit = True
+
+    async def _stop_gently(self) -> None:
+        if not await self.drain.idle(self._drain_seconds):
+            self.drain.cut()
+            await self.drain.idle(_CUT_SECONDS)
+        self.should_exit = True
+
+
+class _Once:
+    """A lifetime whose ends may be reached by several ways; each is passed once."""
+
+    def __init__(self, lifetime: Lifetime | None) -> None:
+        self._lifetime = lifetime
+        self._started = False
+
+    async def start(self) -> None:
+        if self._lifetime is not None and not self._started:
+            self._started = True
+            await self._lifetime.start()
+
+    async def close(self) -> None:
+        if self._lifetime is not None and self._started:
+            self._started = False
+            await self._lifetime.close()
