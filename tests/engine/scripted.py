@@ -6,7 +6,11 @@ out of order or written to another sequence's block changes everything that foll
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from hashlib import blake2b
 
 import numpy as np
@@ -14,6 +18,7 @@ import numpy.typing as npt
 
 from tidemill.core.clock import Clock, ManualClock
 from tidemill.core.config import EngineConfig, ModelConfig, SchedulerConfig
+from tidemill.core.errors import ModelLoadError
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import PlanRow, RowOptions, RowOutputs, StepPlan, StepResult, TokenLogprob
 from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
@@ -184,6 +189,32 @@ def tokens(deltas: Sequence[TokenDelta]) -> list[int]:
     return [token for delta in deltas for token in delta.tokens]
 
 
-def config(**scheduler: object) -> EngineConfig:
-    """An engine configuration for ``make``; the model is none."""
-    return EngineConfig(model=ModelConfig(path="hash"), scheduler=SchedulerConfig(**scheduler))  # type: ignore[arg-type]
+def config(path: str = "hash", *, stuck_seconds: float = 30.0, **scheduler: object) -> EngineConfig:
+    """An engine configuration for ``make``."""
+    return EngineConfig(
+        model=ModelConfig(path=path),
+        scheduler=SchedulerConfig(**scheduler),  # type: ignore[arg-type]
+        stuck_seconds=stuck_seconds,
+    )
+
+
+def make(config: EngineConfig) -> EngineLoop:
+    """The loop factory of the process tests. The model's path says what goes wrong: ``hash`` nothing."""
+    hook: Callable[[StepPlan], None] = lambda _: time.sleep(0.002)  # noqa: E731
+    match config.model.path:
+        case "missing":
+            raise ModelLoadError("missing: no such file", param="model")
+        case "bug":
+            raise ZeroDivisionError("a bug")
+        case "dies while loading":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "raises":
+            hook = _raise
+        case "hangs":
+            hook = lambda _: time.sleep(3600)  # noqa: E731
+    scheduler = {item.name: getattr(config.scheduler, item.name) for item in fields(config.scheduler)}
+    return make_loop(executor=HashExecutor(hook), **scheduler)
+
+
+def _raise(_: StepPlan) -> None:
+    raise OSError("broken for good")

@@ -1,0 +1,197 @@
+"""A token engine in a process of its own, as its server sees it: started, watched, and started again when it dies.
+
+    generate() --commands--> [one Inbox per turn of the event loop] --> engine process
+    Streams   <--deltas----- [one Outbox per step, and a heartbeat]  <--
+
+When the process dies, every open stream ends with EngineDied, new requests are refused with Unavailable until it is
+back, and ``ready`` says so all the while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+
+from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.config import EngineConfig
+from tidemill.core.errors import EngineDied, Overloaded, TidemillError, Unavailable
+from tidemill.core.tokens import EngineInfo, EngineStats, TokenDelta, TokenRequest
+from tidemill.engine.admission import check, check_tokens
+from tidemill.engine.streams import Streams
+from tidemill.engine.supervisor import Backoff, EngineChild, RestartPolicy
+from tidemill.engine.wire import Abort, Add, Command, Inbox, Outbox
+
+__all__ = ["DEFAULT_FACTORY", "ProcessEngine"]
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_FACTORY = "tidemill.engine.factory:build_loop"
+
+
+class ProcessEngine:
+    """Implements TokenEngine. All methods belong to the event loop that ``start`` was awaited in."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        factory: str = DEFAULT_FACTORY,
+        policy: RestartPolicy | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._config = config
+        self._factory = factory
+        self._policy = policy or RestartPolicy()
+        self._clock = clock or SystemClock()
+        self._backoff = Backoff(self._policy)
+        self._streams = Streams()
+        self._commands: list[Command] = []
+        self._child: EngineChild | None = None
+        self._info: EngineInfo | None = None
+        self._stats = EngineStats()
+        self._restarts = 0
+        self._born = 0.0
+        self._last_sign = 0.0
+        self._absent = "the engine has not been started"
+        self._gave_up = False
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the process and wait until the model is loaded. Raises what stops it: ModelLoadError, DoesNotFit,
+        ConfigError, SetupError."""
+        child = await self._launch()
+        self._task = asyncio.create_task(self._supervise(child), name="tidemill-engine-supervisor")
+
+    async def close(self) -> None:
+        """End the process within seconds; what is still open gets EngineDied. Safe to call twice."""
+        self._closing = True
+        child, self._child, self._absent = self._child, None, "the engine is closed"
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if child is not None:
+            await child.stop()
+        self._streams.fail_all(EngineDied, "the engine was closed")
+
+    @property
+    def info(self) -> EngineInfo:
+        assert self._info is not None, "the engine has not been started"
+        return self._info
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the engine, while there is one."""
+        return None if self._child is None else self._child.pid
+
+    def stats(self) -> EngineStats:
+        return replace(self._stats, restarts_total=self._restarts)
+
+    async def ready(self) -> str | None:
+        return self._reason()
+
+    async def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
+        self._admit(request)
+        stream = self._streams.open(request.request_id, request.sampling.n)
+        self._send(Add(request))
+        try:
+            async for delta in stream.deltas():
+                yield delta
+        finally:
+            self._streams.close(request.request_id)
+            if not stream.ended:
+                self._send(Abort(request.request_id))
+
+    def abort(self, request_id: str, choice: int | None = None) -> None:
+        self._streams.abort(request_id, choice)
+        self._send(Abort(request_id, choice))
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _admit(self, request: TokenRequest) -> None:
+        """Refuse at once what the engine would refuse, and what it would not answer."""
+        check(len(request.prompt), request.sampling, self.info)
+        check_tokens(request.prompt, self.info.vocab_size)
+        reason = self._reason()
+        if reason is not None:
+            raise EngineDied(reason) if self._gave_up else Unavailable(reason)
+        limit = self._config.scheduler.max_running + self._config.scheduler.max_waiting
+        if len(self._streams) >= limit:
+            raise Overloaded(f"{len(self._streams)} requests are open; at most {limit}")
+
+    def _reason(self) -> str | None:
+        """Why the engine cannot take work now; None if it can."""
+        if self._child is None:
+            return self._absent
+        silent = self._clock.now() - self._last_sign
+        if silent > self._config.stuck_seconds:
+            doing = f"{len(self._streams)} requests wait" if self._streams else "it is idle"
+            return f"the engine is stuck: no sign of it for {silent:.1f} s, {doing}"
+        return None
+
+    def _send(self, command: Command) -> None:
+        """Collect commands, to be sent together when the event loop comes round."""
+        if self._child is None:
+            return
+        if not self._commands:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._commands.append(command)
+
+    def _flush(self) -> None:
+        commands, self._commands = self._commands, []
+        if self._child is not None:
+            self._child.send(Inbox(commands))
+
+    # -- the process -----------------------------------------------------------------------------------------------
+
+    async def _launch(self) -> EngineChild:
+        child, info, stats = await EngineChild.launch(self._config, self._factory)
+        self._child, self._info, self._stats = child, info, stats
+        self._born = self._last_sign = self._clock.now()
+        return child
+
+    async def _supervise(self, child: EngineChild | None) -> None:
+        while child is not None:
+            await self._listen(child)
+            self._child, self._absent = None, "the engine died and is being started again"
+            self._commands.clear()
+            how = await child.stop()
+            _log.error("the engine process %d %s", child.pid, how)
+            self._streams.fail_all(EngineDied, f"the engine process {how}")
+            child = await self._restart(how)
+
+    async def _listen(self, child: EngineChild) -> None:
+        """Take in what the engine sends until it ends, or sends what nobody can read."""
+        try:
+            while (outbox := await child.receive()) is not None:
+                self._receive(outbox)
+        except Exception:
+            _log.exception("the engine process %d is given up", child.pid)
+
+    def _receive(self, outbox: Outbox) -> None:
+        self._last_sign = self._clock.now()
+        self._stats = outbox.stats
+        for reject in outbox.rejects:
+            self._streams.fail(reject.request_id, reject.failure.error())
+        self._streams.deliver(outbox.deltas)
+
+    async def _restart(self, how: str) -> EngineChild | None:
+        """Start the engine again, as often and as fast as the policy lets it; None: it stays dead."""
+        lived = self._clock.now() - self._born
+        while (delay := self._backoff.died(lived)) is not None:
+            self._absent = f"the engine process {how}; it is being started again"
+            await asyncio.sleep(delay)
+            try:
+                child = await self._launch()
+            except TidemillError as error:
+                how, lived = f"did not start again: {error.message}", 0.0
+                continue
+            self._restarts += 1
+            return child
+        self._gave_up = True
+        self._absent = f"the engine process {how}, and {self._backoff.fast_deaths} times in a row soon after its start"
+        return None

@@ -1,0 +1,152 @@
+"""Starts an engine process, knows how it ended, and decides whether to start it again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from tidemill.core.config import EngineConfig
+from tidemill.core.errors import SetupError
+from tidemill.core.tokens import EngineInfo, EngineStats
+from tidemill.engine.process import GRACE_SECONDS
+from tidemill.engine.wire import (
+    Inbox,
+    Outbox,
+    Start,
+    Started,
+    StartFailed,
+    frame,
+    parse_from_engine,
+    read_frame,
+)
+
+__all__ = ["Backoff", "EngineChild", "RestartPolicy"]
+
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """When a dead engine is started again."""
+
+    max_fast_deaths: int = 5
+    """After so many deaths in a row, each soon after its start, it stays dead."""
+    fast_seconds: float = 60.0
+    """A life shorter than this ended in a fast death."""
+    first_delay: float = 0.1
+    """Seconds before the first new start; doubled with each fast death in a row."""
+    max_delay: float = 10.0
+
+
+class Backoff:
+    """Counts deaths. Pure: it is told how long each life was."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._fast_deaths = 0
+
+    @property
+    def fast_deaths(self) -> int:
+        """Fast deaths in a row."""
+        return self._fast_deaths
+
+    def died(self, lived_seconds: float) -> float | None:
+        """Seconds to wait before the next start, or None: give up."""
+        fast = lived_seconds < self._policy.fast_seconds
+        self._fast_deaths = self._fast_deaths + 1 if fast else 0
+        if self._fast_deaths >= self._policy.max_fast_deaths:
+            return None
+        doubled = self._policy.first_delay * 2.0 ** max(0, self._fast_deaths - 1)
+        return min(doubled, self._policy.max_delay)
+
+
+class EngineChild:
+    """One engine process and the server's end of its socket. Started from the event loop's own thread, because the
+    child's life is tied to the thread that starts it."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def launch(cls, config: EngineConfig, factory: str) -> tuple[EngineChild, EngineInfo, EngineStats]:
+        """Start a process and wait until it has loaded. What stops it (ModelLoadError, DoesNotFit, ...) is raised as
+        the same class with the same message; SetupError if it ended without a word."""
+        child = await cls._spawn(factory)
+        try:
+            child._writer.write(frame(Start(config)))
+            body = await read_frame(child._reader)
+            message = None if body is None else parse_from_engine(body)
+        except BaseException:
+            await child.stop(grace=0.0)
+            raise
+        if isinstance(message, Started):
+            return child, message.info, message.stats
+        how = await child.stop()
+        if isinstance(message, StartFailed):
+            raise message.failure.error()
+        raise SetupError(f"the engine process {how} while it loaded the model")
+
+    @classmethod
+    async def _spawn(cls, factory: str) -> EngineChild:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-P", "-m", "tidemill.engine.process"]
+        with theirs:
+            process = subprocess.Popen(  # noqa: ASYNC220
+                [*command, "--fd", str(theirs.fileno()), "--factory", factory],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # a server's standard output is its own
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        return cls(process, reader, writer)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True while the process has not ended."""
+        return self._process.poll() is None
+
+    def send(self, message: Inbox) -> None:
+        """Queue a message; what cannot be sent any more is lost with the engine."""
+        if not self._writer.is_closing():
+            self._writer.write(frame(message))
+
+    async def receive(self) -> Outbox | None:
+        """The next message; None when the process has ended."""
+        body = await read_frame(self._reader)
+        if body is None:
+            return None
+        message = parse_from_engine(body)
+        assert isinstance(message, Outbox), "an engine starts once"
+        return message
+
+    async def stop(self, grace: float = GRACE_SECONDS + 1.0) -> str:
+        """Hang up, wait, and kill what is still there after ``grace`` seconds; says how the process ended."""
+        # Not close(): that would first wait for a process that may be stopped to read what is queued for it.
+        self._writer.transport.abort()
+        for _ in range(int(grace / _POLL_SECONDS)):
+            if not self.alive:
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        if self.alive:
+            self._process.kill()
+        return self._how(self._process.wait())
+
+    @staticmethod
+    def _how(code: int) -> str:
+        if code >= 0:
+            return f"ended with exit code {code}"
+        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+        return f"was ended by {signal.Signals(-code).name}{hint}"

@@ -1,0 +1,210 @@
+"""What passes between a server and its engine process: one message each way per step.
+
+A frame is its length (4 bytes, little-endian) and a MessagePack body. To the engine go the configuration, once, then
+commands in order; from it come ``Started`` or ``StartFailed``, once, then an ``Outbox`` per step and a few times a
+second while there is nothing to do (the heartbeat).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.core import errors
+from tidemill.core.config import EngineConfig
+from tidemill.core.errors import TidemillError
+from tidemill.core.tokens import EngineInfo, EngineStats, TokenDelta, TokenRequest
+
+__all__ = [
+    "Abort",
+    "Add",
+    "Channel",
+    "Command",
+    "Failure",
+    "FromEngine",
+    "Inbox",
+    "Outbox",
+    "Reject",
+    "Start",
+    "StartFailed",
+    "Started",
+    "ToEngine",
+    "frame",
+    "parse_from_engine",
+    "read_frame",
+]
+
+_LENGTH = struct.Struct("<I")
+_CHUNK = 1 << 16
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """An error on its way to another process."""
+
+    kind: str
+    """The class's name in core/errors.py."""
+    message: str
+    param: str | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Any error; one that is not the package's own arrives as TidemillError with its type in the message."""
+        if isinstance(error, TidemillError):
+            return cls(kind=type(error).__name__, message=error.message, param=error.param)
+        return cls(kind="TidemillError", message=f"{type(error).__name__}: {error}")
+
+    def error(self) -> TidemillError:
+        """The same class, message and param again."""
+        cls = getattr(errors, self.kind, TidemillError) if self.kind in errors.__all__ else TidemillError
+        made = cls(self.message, param=self.param)
+        assert isinstance(made, TidemillError)
+        return made
+
+
+class Add(msgspec.Struct, frozen=True, tag="add"):
+    """Queue a request."""
+
+    request: TokenRequest
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """End one choice of a request, or all."""
+
+    request_id: str
+    choice: int | None = None
+
+
+Command = Add | Abort
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """The first message: what to load."""
+
+    config: EngineConfig
+
+
+class Inbox(msgspec.Struct, frozen=True, tag="inbox"):
+    """What to do before the next step, in order."""
+
+    commands: Sequence[Command] = ()
+
+
+ToEngine = Start | Inbox
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """The model is loaded and the KV pools are there."""
+
+    info: EngineInfo
+    stats: EngineStats
+
+
+class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
+    """It is not, and the process ends."""
+
+    failure: Failure
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """A request that was not queued."""
+
+    request_id: str
+    failure: Failure
+
+
+class Outbox(msgspec.Struct, frozen=True, tag="outbox"):
+    """What a step gave."""
+
+    deltas: Sequence[TokenDelta]
+    rejects: Sequence[Reject]
+    stats: EngineStats
+
+
+FromEngine = Started | StartFailed | Outbox
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def frame(message: ToEngine | FromEngine) -> bytes:
+    """A message with its length before it."""
+    body = _encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def parse_from_engine(body: bytes) -> Started | StartFailed | Outbox:
+    """The message in a frame from the engine."""
+    message: Started | StartFailed | Outbox = _from_engine.decode(body)
+    return message
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
+    """The body of the next frame; None at the end of the stream, even in the middle of a frame."""
+    try:
+        head = await reader.readexactly(_LENGTH.size)
+        return await reader.readexactly(_LENGTH.unpack(head)[0])
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+class Channel:
+    """The engine's end of the socket pair: blocking, one thread."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = bytearray()
+        self.open = True
+        """False once the other side is gone."""
+
+    def send(self, message: FromEngine) -> None:
+        """Send a whole message; where the other side is gone, it is dropped and ``open`` becomes False."""
+        try:
+            self._socket.settimeout(None)
+            self._socket.sendall(frame(message))
+        except OSError:
+            self.open = False
+
+    def receive(self, timeout: float) -> list[Start | Inbox]:
+        """All messages that are there; if there is none, wait up to ``timeout`` seconds for some."""
+        messages = self._messages()
+        while not messages and self._fill(timeout):
+            messages = self._messages()
+        while self._fill(0.0):
+            messages += self._messages()
+        return messages
+
+    def _fill(self, timeout: float) -> bool:
+        """Read what is there; False if nothing came."""
+        if not self.open:
+            return False
+        try:
+            self._socket.settimeout(timeout)
+            data = self._socket.recv(_CHUNK)
+        except (TimeoutError, BlockingIOError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.open = False
+            return False
+        self._buffer += data
+        return True
+
+    def _messages(self) -> list[Start | Inbox]:
+        messages: list[Any] = []
+        view = 0
+        while len(self._buffer) - view >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, view)
+            end = view + _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(_to_engine.decode(self._buffer[view + _LENGTH.size : end]))
+            view = end
+        del self._buffer[:view]
+        return messages
