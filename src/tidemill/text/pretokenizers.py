@@ -29,8 +29,6 @@ class PreRule:
     """Regular expressions applied in order; each match and each stretch between matches becomes a piece."""
     gpt2: bool = False
     """Cut each piece once more by GPT-2's own expression (letters, digits, other, spaces)."""
-    falcon: bool = False
-    """Falcon's order: runs of punctuation first, groups of three digits last."""
     nfc: bool = False
     """Unicode-compose the text first."""
     ignore_merges: bool = False
@@ -44,24 +42,11 @@ class PreRule:
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
         """The rule as the tokenizers library takes it; it ends with the mapping of bytes to characters."""
-        if self.falcon:
-            return _falcon()
         steps: list[pre_tokenizers.PreTokenizer] = [
             pre_tokenizers.Split(Regex(split), behavior="isolated") for split in self.splits
         ]
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.gpt2))
         return pre_tokenizers.Sequence(steps)
-
-
-def _falcon() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Punctuation(behavior="contiguous"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-            pre_tokenizers.Digits(individual_digits=False),
-            pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), behavior="isolated"),
-        ]
-    )
 
 
 _GPT2 = PreRule(gpt2=True)
@@ -100,5 +85,4 @@ PRE_RULES: dict[str, PreRule] = {
             r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         )
     ),
-    "falcon": PreRule(falcon=True),
 }
