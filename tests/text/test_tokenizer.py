@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.text.tiny_text import gguf_source, gguf_vocabulary, golden, json_source
+from tests.text.tiny_text import gguf_source, gguf_vocabulary, golden, json_source, space_marking_source
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, pre_tokenizers
 
 from tidemill.core.errors import InvalidRequest, ModelLoadError
 from tidemill.text.source import TextSource
@@ -186,22 +186,9 @@ def test_decode_is_the_librarys_decode(ids: list[int]) -> None:
         assert TINY["json"].decode(ids, skip_special=skip) == LIBRARY.decode(ids, skip_special_tokens=skip)
 
 
-def _sentencepiece_like(prefix: bool) -> TextSource:
-    """A tokenizer.json as Llama 2 has it: spaces are ``▁``, bytes are tokens, a space goes before the text."""
-    names = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "你"]
-    backend = Backend(models.BPE({name: i for i, name in enumerate(names)}, [("▁", "a")], byte_fallback=True))
-    backend.add_special_tokens(["<unk>", "<s>"])
-    steps: list[Any] = [normalizers.Prepend("▁")] if prefix else []
-    backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
-    ends: list[Any] = [decoders.Strip(" ", 1, 0)] if prefix else []
-    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends])
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return TextSource(tokenizer_json=backend.to_str().encode(), special_tokens={"bos_token": "<s>"}, where="sp")
-
-
 @pytest.mark.parametrize("prefix", [True, False])
 def test_vocabularies_with_byte_tokens_and_space_marks(prefix: bool) -> None:
-    source = _sentencepiece_like(prefix)
+    source = space_marking_source(prefix=prefix)
     tokenizer = build_tokenizer(source)
     library = Backend.from_str((source.tokenizer_json or b"").decode())
     for text in ("a b", " a", "  a", "你 好 a", "\n", "", "é😀"):
