@@ -127,9 +127,13 @@ class LLM:
 
     def __init__(self, model: str, **settings: Any) -> None:
         config = engine_config(model, settings)
+        # Imported here: a mistyped setting is told before numpy and the tokenizer are loaded.
         from tidemill.engine.factory import build_loop
+        from tidemill.frontend.model_text import ModelText
+        from tidemill.models.loading import load_text_source
 
-        raise NotImplementedError(build_loop(config))
+        text = ModelText.from_source(load_text_source(config.model.path, config.model.chat_template))
+        self._start(build_loop(config), text)
 
     @classmethod
     def from_parts(cls, loop: Loop, text: Text) -> Self:
@@ -362,8 +366,7 @@ class _Collected:
 
 
 def _choice_text(request: TokenRequest, text: Text) -> ChoiceText:
-    stops = request.sampling.stop
-    return ChoiceText(detokenizer=text.detokenizer(), stop_filter=text.stop_filter(stops) if stops else None)
+    return ChoiceText(detokenizer=text.detokenizer(), stops=request.sampling.stop)
 
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -80,9 +79,6 @@ def _report(error: Exception) -> int:
     """Say what is wrong in one line; the exit code."""
     if isinstance(error, typer.Abort):  # typer's own form of Ctrl-C
         return 130
-    if isinstance(error, BrokenPipeError):  # the reader of our output went away: nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     if _is_usage(error):
         message = error.format_message()  # type: ignore[attr-defined]
         _line(f"{message} Try 'tidemill --help'." if message else "Try 'tidemill --help'.")

@@ -23,7 +23,7 @@ _SIZES = frozenset({"kv_memory", "max_body_bytes"})
 """Settings in bytes, which take 512MiB and the like."""
 _SINGULAR = {"api_keys": "--api-key", "allowed_hosts": "--allowed-host", "stop_token_ids": "--stop-token-id"}
 """Options that are given once per value are named for one value."""
-_VARIABLES = {"api_keys": "TIDEMILL_API_KEYS"}
+_VARIABLES = {"api_keys": "TIDEMILL_API_KEY"}
 """Environment variables: a key on the command line can be read by everybody on the machine."""
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _UNITS |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}

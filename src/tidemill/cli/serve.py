@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import typer
+
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
 from tidemill.cli.options import DebugOption, with_settings
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig, ServerConfig
 
-__all__ = ["ready_lines", "serve"]
+__all__ = ["serve"]
 
 
 @with_settings(ModelConfig, ServerConfig, SchedulerConfig, ExecutorConfig, EngineConfig)
@@ -19,25 +21,40 @@ def serve(
     **settings: Any,
 ) -> None:
     """Serve a model over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /health, /ready, /metrics."""
-    from tidemill.core.machine import available_memory
     from tidemill.core.settings import engine_config, server_config
+
+    of_door = {item.name for item in dataclasses.fields(ServerConfig)}
+    door = server_config({name: value for name, value in settings.items() if name in of_door})
+    engine = engine_config(model, {name: value for name, value in settings.items() if name not in of_door})
+    code = _run(engine, door)
+    if code:
+        raise typer.Exit(code)
+
+
+def _run(config: EngineConfig, door: ServerConfig) -> int:
+    """Plan, load and serve until a signal; the exit code."""
+    from tidemill.core.machine import available_memory
+    from tidemill.engine.client import ProcessEngine
+    from tidemill.frontend.model_text import ModelText
+    from tidemill.models.loading import load_model
     from tidemill.models.memory_plan import plan_memory
-    from tidemill.models.shape import read_shape
+    from tidemill.serve.launch import LaunchedBackend
+    from tidemill.serve.metrics import PrometheusMetrics
+    from tidemill.serve.server import check_config, run
 
-    door_names = {item.name for item in dataclasses.fields(ServerConfig)}
-    door = server_config({name: value for name, value in settings.items() if name in door_names})
-    engine = engine_config(model, {name: value for name, value in settings.items() if name not in door_names})
-    with explained(model):
-        shape = read_shape(engine.model)
-    print("\n".join(plan_memory(shape, engine, available_memory()).explain()), flush=True)
-    raise NotImplementedError(door)
+    check_config(door)
+    with explained(config.model.path):
+        model = load_model(config.model)  # maps the files and reads no weight; the engine process loads them
+    print("\n".join(plan_memory(model, config, available_memory()).explain()), flush=True)
+    text = ModelText.from_source(model.text)
+    if text.chat_problem is not None:
+        print(f"note: chats are refused: {text.chat_problem}", flush=True)
+    engine, metrics = ProcessEngine(config), PrometheusMetrics()
+    backend = LaunchedBackend(engine, text, model=model.name, recorder=metrics)
+    return run(
+        door, backend, engine=engine, metrics=metrics, lifetime=backend, chat=text.chat_problem is None, say=_say
+    )
 
 
-def ready_lines(url: str, model: str, *, needs_key: bool) -> list[str]:
-    """What to print once requests are welcome: the address, and a command that works as it stands."""
-    key = ' -H "Authorization: Bearer $TIDEMILL_API_KEY"' if needs_key else ""
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "What is a tide mill?"}}]}}'
-    return [
-        f"ready: {model} at {url}/v1",
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
-    ]
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -38,6 +38,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "port": (0, 65535),
     "max_body_bytes": (1024, 2**31 - 1),
     "drain_seconds": (0, 86400),
+    "slow_reader_seconds": (1, 86400),
+    "stuck_seconds": (1, 86400),
 }
 """Both ends are allowed values."""
 

