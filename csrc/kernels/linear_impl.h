@@ -104,20 +104,15 @@ struct QuantizedTile {
   }
 };
 
-// Panels per pass over the tiles: at least 64 rows, and as many as keep the activations within 256 KiB of cache.
-template <class Isa>
-std::int32_t panels_per_block(std::int32_t k) {
-  const std::int32_t fitting = (256 * 1024) / (k * kPanelRows);
-  return fitting > 16 ? fitting : 16;
-}
+// Rows per pass over the tiles: activations of one pass stay in the nearer caches, weights are read once per pass.
+inline constexpr std::int32_t kBlockRows = 64;
 
 template <class Isa, Layout L>
 void quantized_tiles(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin, std::int32_t tile_end,
                      const LinearOutput& output, std::int32_t step) {
   const std::int32_t groups = x.k / kGroup;
-  const std::int32_t block = panels_per_block<Isa>(x.k) * kPanelRows;
-  for (std::int32_t begin = 0; begin < x.rows; begin += block) {
-    const std::int32_t end = x.rows - begin < block ? x.rows : begin + block;
+  for (std::int32_t begin = 0; begin < x.rows; begin += kBlockRows) {
+    const std::int32_t end = x.rows - begin < kBlockRows ? x.rows : begin + kBlockRows;
     for (std::int32_t t = tile_begin; t < tile_end; ++t) {
       const std::uint8_t* tile = weight.data + weight.tile_bytes * static_cast<std::size_t>(t);
       for (std::int32_t row = begin; row < end; row += kPanelRows) {
@@ -173,11 +168,10 @@ void add_chunk_rows(const float* w, const float* x, std::size_t stride, std::int
   }
 }
 
-// A tile is expanded 32 k at a time into 2 KiB that stay in the first-level cache, and used for up to 64 rows.
+// A tile is expanded 32 k at a time into 2 KiB that stay in the first-level cache, and used for all rows of the block.
 template <class Isa, Layout L>
 void float_tiles(const PackedMatrix& weight, const float* x, std::size_t stride, std::int32_t rows,
                  std::int32_t tile_begin, std::int32_t tile_end, const LinearOutput& output, std::int32_t step) {
-  constexpr std::int32_t kBlockRows = 64;
   alignas(64) float acc[kBlockRows * kTileColumns];
   alignas(64) float buffer[kGroup * kTileColumns];
   for (std::int32_t begin = 0; begin < rows; begin += kBlockRows) {

@@ -112,7 +112,7 @@ void company_does_not_change_a_row(const LinearKernels& kernels, FileFormat form
   }
 }
 
-// At k = 8960 activations are worked on in blocks of 64 rows; 67 rows make two.
+// Rows are worked on in blocks of 64; 67 rows make two. A long k besides.
 void row_blocks_do_not_change_a_row(const LinearKernels& kernels, FileFormat format, bool fast) {
   const FileWeight w = random_weight(format, 17, 8960, 22);
   const Packed packed = pack(w);
