@@ -6,57 +6,119 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 import pytest
-
 from tests.support.scripted_engine import Fault, Script, ScriptedEngine, Step
 from tests.support.toy_text import ToyText, toy_info
+
 from tidemill.core.config import ServerConfig
 from tidemill.frontend.backend import LocalBackend
+from tidemill.serve.app import make_app
+from tidemill.serve.drain import Drain
 from tidemill.serve.metrics import PrometheusMetrics
 from tidemill.serve.server import HttpServer
 
 Steps = Script | Sequence[Step | Fault | int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Served:
     """A server that runs, and what is behind it."""
 
     engine: ScriptedEngine
     text: ToyText
-    server: HttpServer
-    client: httpx.AsyncClient
-    port: int
+    backend: LocalBackend
+    metrics: PrometheusMetrics
+    config: ServerConfig
+    drain: Drain = field(default_factory=Drain)
+    client: httpx.AsyncClient = field(init=False)
+    server: HttpServer | None = None
+    port: int = 0
+
+    async def chat(self, **fields: object) -> httpx.Response:
+        """POST a chat with one user message, unless the fields say otherwise."""
+        body = {"model": "toy", "messages": [{"role": "user", "content": "Hi"}], **fields}
+        return await self.client.post("/v1/chat/completions", json=body)
+
+    async def complete(self, **fields: object) -> httpx.Response:
+        """POST a completion of "Hi", unless the fields say otherwise."""
+        return await self.client.post("/v1/completions", json={"model": "toy", "prompt": "Hi", **fields})
+
+
+def _behind(
+    script: Steps,
+    *,
+    text: ToyText | None = None,
+    config: ServerConfig | None = None,
+    max_model_len: int = 2048,
+    kv_capacity_tokens: int = 4096,
+    step_delay: float = 0.0,
+    max_requests: int = 1000,
+) -> Served:
+    text = text or ToyText()
+    info = toy_info(text, max_model_len=max_model_len, kv_capacity_tokens=kv_capacity_tokens)
+    engine = ScriptedEngine(script, info=info, step_delay=step_delay, max_requests=max_requests)
+    metrics = PrometheusMetrics()
+    backend = LocalBackend(engine, text, recorder=metrics, wall_time=lambda: 1_700_000_000.5)
+    return Served(
+        engine=engine,
+        text=text,
+        backend=backend,
+        metrics=metrics,
+        config=config or ServerConfig(),
+    )
 
 
 @asynccontextmanager
-async def _serve(
-    script: Steps, *, text: ToyText | None = None, config: ServerConfig | None = None, **options: float
-) -> AsyncIterator[Served]:
-    text = text or ToyText()
-    config = config or ServerConfig(port=0)
-    limits = {key: int(options.pop(key)) for key in ("max_model_len", "kv_capacity_tokens") if key in options}
-    engine = ScriptedEngine(script, info=toy_info(text, **limits), **options)  # type: ignore[arg-type]
-    metrics = PrometheusMetrics()
-    backend = LocalBackend(engine, text, recorder=metrics, wall_time=lambda: 1_700_000_000.5)
-    server = HttpServer(config, backend, engine=engine, metrics=metrics, lifetime=engine)
+async def _http(script: Steps, **options: object) -> AsyncIterator[Served]:
+    served = _behind(script, **options)  # type: ignore[arg-type]
+    app = make_app(
+        served.backend,
+        served.config,
+        engine=served.engine,
+        metrics=served.metrics,
+        drain=served.drain,
+        wall_time=lambda: 1_700_000_000.5,
+    )
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        served.client = client
+        yield served
+
+
+@asynccontextmanager
+async def _serve(script: Steps, **options: object) -> AsyncIterator[Served]:
+    served = _behind(script, **options)  # type: ignore[arg-type]
+    server = HttpServer(
+        served.config, served.backend, engine=served.engine, metrics=served.metrics, lifetime=served.engine
+    )
     listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
+    served.port = listener.getsockname()[1]
+    served.server, served.drain = server, server.drain
     running = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started:
-        await asyncio.sleep(0.005)
+    await served.engine.until(lambda: server.started)
+    base = f"http://127.0.0.1:{served.port}"
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10) as client:
-            yield Served(engine=engine, text=text, server=server, client=client, port=port)
+        async with httpx.AsyncClient(base_url=base, trust_env=False, timeout=10) as client:
+            served.client = client
+            yield served
     finally:
         server.stop_now()
         await running
+        listener.close()
+
+
+Opener = Callable[..., AbstractAsyncContextManager[Served]]
 
 
 @pytest.fixture
-def serve() -> Callable[..., AbstractAsyncContextManager[Served]]:
+def http() -> Opener:
+    """``async with http(script) as served``: the application without sockets."""
+    return _http
+
+
+@pytest.fixture
+def serve() -> Opener:
     """``async with serve(script) as served``: a real server on a free loopback port."""
     return _serve

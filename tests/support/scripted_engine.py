@@ -23,7 +23,7 @@ class Step:
     delay: float = 0.0
     """Seconds before it."""
     logprobs: tuple[TokenLogprob, ...] | None = None
-    """Default, where the request asks for some: -0.5 for each token and its rivals token + 1, token + 2, ... lower."""
+    """Default, where the request asks for some: -0.5 for each token and its rivals token - 1, token - 2, ... lower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,8 @@ class Fault:
 
 
 Script = Callable[[TokenRequest, int], Sequence[Step | Fault | int]]
-"""The steps of one choice of a request; a bare id is a step of one token. After the last one comes an end token."""
+"""The steps of one choice of a request; a bare id is a step of one token. After the last one comes an end token, or,
+where the request ignores end tokens, the last one again for ever."""
 
 
 @dataclass(slots=True)
@@ -104,6 +105,12 @@ class ScriptedEngine:
         """Choices that have not ended."""
         return sum(len(live.left) for live in self._live.values())
 
+    async def until(self, true: Callable[[], bool], seconds: float = 5.0) -> None:
+        """Wait for something to become true; fails after ``seconds``."""
+        async with asyncio.timeout(seconds):
+            while not true():  # noqa: ASYNC110 - what is waited for is anything, and has no event of its own
+                await asyncio.sleep(0.002)
+
     def stats(self) -> EngineStats:
         held = sum(len(live.left) for live in self._live.values())
         return EngineStats(
@@ -165,6 +172,8 @@ class ScriptedEngine:
 
     def _steps(self, request: TokenRequest, choice: int) -> list[Step | Fault]:
         steps = [Step(tokens=(item,)) if isinstance(item, int) else item for item in self._script(request, choice)]
+        if request.sampling.ignore_eos and steps:
+            return steps
         return [*steps, Step(tokens=(self._info.end_token_ids[0],))]
 
     async def _pause(self, live: _Live, seconds: float) -> None:
@@ -217,11 +226,11 @@ class ScriptedEngine:
             kept.append(token)
             if choice.sent >= limit:
                 return tuple(kept), None, FinishReason.LENGTH
-        if not choice.steps:  # the end token was ignored: go on for ever with the last step
+        if not choice.steps:  # the end token is ignored: go on for ever with the last step
             choice.steps.append(Step(tokens=tokens))
         return tuple(kept), None, None
 
 
 def _made_up(token: int, k: int) -> TokenLogprob:
-    top = tuple((token + i, -0.5 - i) for i in range(k))
+    top = tuple((token - i, -0.5 - i) for i in range(k))
     return TokenLogprob(token=token, logprob=-0.5, top=top)

@@ -46,8 +46,8 @@ class Preparer:
         """
         sampling = request.sampling.validated(self._info.vocab_size)
         if isinstance(request, ChatRequest):
-            ids = await self._conversation(request)
             try:
+                ids = await self._conversation(request)
                 return [PreparedPrompt(request=self._token_request(ids, sampling, arrival))]
             except InvalidRequest as error:
                 raise _renamed(error, "messages") from error
@@ -66,7 +66,8 @@ class Preparer:
     async def _conversation(self, request: ChatRequest) -> Sequence[int]:
         if not request.messages:
             raise InvalidRequest("messages must hold at least one message", param="messages")
-        if sum(_length(message) for message in request.messages) <= _SHORT_TEXT:
+        size = len(request.raw) + sum(_length(message) for message in request.messages)
+        if size <= _SHORT_TEXT and not request.template_options:  # options can send a template on long ways
             return self._text.encode_chat(request.messages, request.template_options)
         return await asyncio.to_thread(self._text.encode_chat, request.messages, request.template_options)
 
@@ -121,7 +122,7 @@ def _length(message: Message) -> int:
 
 def _renamed(error: InvalidRequest, name: str) -> InvalidRequest:
     """The same error about the conversation that the prompt was made from."""
-    return type(error)(error.message, param=name) if error.param == "prompt" else error
+    return type(error)(error.message, param=name) if error.param in (None, "prompt") else error
 
 
 def _placed(error: InvalidRequest, place: str) -> InvalidRequest:

@@ -23,9 +23,6 @@ __all__ = ["COMPLETION_MAX_TOKENS", "Incoming", "chat_request", "completion_requ
 COMPLETION_MAX_TOKENS: Final = 16
 """OpenAI's default for completions; chats default to the room that is left."""
 
-_RESERVED_TEMPLATE_OPTIONS: Final = frozenset(
-    {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
-)
 _TOKEN_KEY: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _M = TypeVar("_M", bound="_Body")
 
@@ -174,11 +171,6 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         _within("top_logprobs", fields.top_logprobs)
         if not fields.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
-    reserved = sorted(_RESERVED_TEMPLATE_OPTIONS & fields.chat_template_kwargs.keys())
-    if reserved:
-        raise InvalidRequest(
-            f"chat_template_kwargs must not set {reserved[0]}", param=f"chat_template_kwargs.{reserved[0]}"
-        )
     return ChatRequest(
         model=incoming.default_model if fields.model is None else fields.model,
         sampling=fields.sampling(
@@ -266,8 +258,8 @@ def _parse(model: type[_M], known: FieldFilter, incoming: Incoming) -> _M:
         path = _path(first["loc"])
         if first["type"] == "missing":
             raise InvalidRequest(f"{path} is missing", param=path) from error
-        message = first["msg"][:1].lower() + first["msg"][1:]
-        raise InvalidRequest(f"{path}: {message}, not {_shown(first['input'])}", param=path) from error
+        message = first["msg"].replace("Input should be", "must be").replace("valid dictionary", "valid object")
+        raise InvalidRequest(f"{path} {message}, not {_shown(first['input'])}", param=path) from error
     if not strict:
         raise InvalidRequest("the body holds NaN or Infinity, which JSON does not have")
     return fields

@@ -1,0 +1,57 @@
+"""A real model's text rules, built from what its files say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidemill.core.requests import Message
+from tidemill.text.chat import ChatEncoder, build_chat_encoder
+from tidemill.text.detokenizer import IncrementalDetokenizer
+from tidemill.text.source import TextSource
+from tidemill.text.tokenizer import Tokenizer, build_tokenizer
+
+__all__ = ["ModelText"]
+
+
+class ModelText:
+    """Implements Text over a tokenizer and a chat encoder. Safe to use from several threads, as they are."""
+
+    def __init__(self, tokenizer: Tokenizer, chat: ChatEncoder) -> None:
+        self._tokenizer = tokenizer
+        self._chat = chat
+
+    @classmethod
+    def from_source(cls, source: TextSource) -> ModelText:
+        """Raises ModelLoadError for a tokenizer that cannot be built; a bad template is told by ``chat_problem``."""
+        tokenizer = build_tokenizer(source)
+        return cls(tokenizer, build_chat_encoder(source, tokenizer))
+
+    @property
+    def chat_problem(self) -> str | None:
+        """Why chats are refused, in one line; None if they are not."""
+        return self._chat.problem
+
+    def encode(self, text: str) -> list[int]:
+        """See Text."""
+        return self._tokenizer.encode(text)
+
+    def encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> list[int]:
+        """See Text."""
+        return self._chat.encode(messages, options=options)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See Text; control tokens are left out."""
+        return self._tokenizer.decode(ids)
+
+    def token_bytes(self, token: int) -> bytes:
+        """See Text."""
+        return self._tokenizer.token_bytes(token)
+
+    def token_text(self, token: int) -> str:
+        """See Text."""
+        return self._tokenizer.token_text(token)
+
+    def detokenizer(self) -> IncrementalDetokenizer:
+        """See Text; control tokens are left out."""
+        return IncrementalDetokenizer(self._tokenizer)

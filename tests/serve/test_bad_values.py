@@ -1,0 +1,207 @@
+"""Values that must be refused before anything is queued: 400, the field's name, one line, valid JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+CHAT = "/v1/chat/completions"
+COMPLETION = "/v1/completions"
+
+# (what the body holds besides model and messages, as JSON text; the field that has to be named)
+BAD_IN_BOTH = [
+    ('"temperature": NaN', "temperature"),
+    ('"temperature": Infinity', "temperature"),
+    ('"temperature": 1e999', "temperature"),
+    ('"temperature": -1', "temperature"),
+    ('"temperature": "hot"', "temperature"),
+    ('"temperature": true', "temperature"),
+    ('"temperature": 1' + "0" * 400, "temperature"),
+    ('"top_p": 0', "top_p"),
+    ('"top_p": 2', "top_p"),
+    ('"top_p": NaN', "top_p"),
+    ('"top_k": -2', "top_k"),
+    ('"top_k": 1.5', "top_k"),
+    ('"top_k": 9223372036854775808', "top_k"),
+    ('"min_p": -0.1', "min_p"),
+    ('"min_p": 1.1', "min_p"),
+    ('"n": 0', "n"),
+    ('"n": 5000000', "n"),
+    ('"n": true', "n"),
+    ('"logit_bias": {"999999999": 1}', "logit_bias"),
+    ('"logit_bias": {"abc": 1}', "logit_bias"),
+    ('"logit_bias": {"-1": 1}', "logit_bias"),
+    ('"logit_bias": {"01": 1}', "logit_bias"),
+    ('"logit_bias": {"\\u0661": 1}', "logit_bias"),
+    ('"logit_bias": {"1": 101}', "logit_bias"),
+    ('"logit_bias": {"1": NaN}', "logit_bias.1"),
+    ('"logit_bias": [1]', "logit_bias"),
+    ('"max_tokens": -1', "max_tokens"),
+    ('"max_tokens": 0', "max_tokens"),
+    ('"max_tokens": 9223372036854775808', "max_tokens"),
+    ('"max_tokens": 1.0', "max_tokens"),
+    ('"max_completion_tokens": 0', "max_completion_tokens"),
+    ('"max_tokens": 5, "max_completion_tokens": 6', "max_completion_tokens"),
+    ('"stop": ""', "stop"),
+    ('"stop": ["", ""]', "stop[0]"),
+    ('"stop": ["a", 1]', "stop[1]"),
+    ('"stop": ' + json.dumps(["x"] * 10_000), "stop"),
+    ('"stop": {"a": 1}', "stop"),
+    ('"stop_token_ids": [-1]', "stop_token_ids"),
+    ('"stop_token_ids": [true]', "stop_token_ids[0]"),
+    ('"stop_token_ids": [258]', "stop_token_ids"),
+    ('"repetition_penalty": 0', "repetition_penalty"),
+    ('"repetition_penalty": 1e300', "repetition_penalty"),
+    ('"presence_penalty": 1e300', "presence_penalty"),
+    ('"presence_penalty": -2.1', "presence_penalty"),
+    ('"frequency_penalty": -Infinity', "frequency_penalty"),
+    ('"seed": "x"', "seed"),
+    ('"seed": 9223372036854775808', "seed"),
+    ('"seed": 1.5', "seed"),
+    ('"stream": "yes"', "stream"),
+    ('"stream": 1', "stream"),
+    ('"stream_options": {"include_usage": true}', "stream_options"),
+    ('"stream": true, "stream_options": {"include_usage": 1}', "stream_options.include_usage"),
+    ('"stream": true, "stream_options": {"includeusage": true}', "stream_options.includeusage"),
+    ('"model": 5', "model"),
+    ('"ignore_eos": 0', "ignore_eos"),
+    ('"user": 5', "user"),
+    ('"user": "\\ud800"', "user"),
+    ('"metadata": {"a": ["\\udc00x"]}', "metadata.a[0]"),
+    ('"metadata": {"a": NaN}', None),
+]
+BAD_IN_CHAT = [
+    ('"messages": null', "messages"),
+    ('"messages": []', "messages"),
+    ('"messages": "Hi"', "messages"),
+    ('"messages": ["Hi"]', "messages[0]"),
+    ('"logprobs": 5', "logprobs"),
+    ('"logprobs": true, "top_logprobs": -1', "top_logprobs"),
+    ('"logprobs": true, "top_logprobs": 1000000000', "top_logprobs"),
+    ('"top_logprobs": 2', "top_logprobs"),
+    ('"logprobs": false, "top_logprobs": 2', "top_logprobs"),
+    ('"chat_template_kwargs": []', "chat_template_kwargs"),
+]
+BAD_IN_COMPLETION = [
+    ('"prompt": null', "prompt"),
+    ('"prompt": ""', "prompt"),
+    ('"prompt": [""]', "prompt"),
+    ('"prompt": []', "prompt"),
+    ('"prompt": [[]]', "prompt[0]"),
+    ('"prompt": [[], [1]]', "prompt[0]"),
+    ('"prompt": [[1], []]', "prompt[1]"),
+    ('"prompt": ["a", "b", ""]', "prompt[2]"),
+    ('"prompt": ["a", [1]]', "prompt[1]"),
+    ('"prompt": [[1], "a"]', "prompt[1]"),
+    ('"prompt": 5', "prompt"),
+    ('"prompt": {"a": 1}', "prompt"),
+    ('"prompt": [true]', "prompt[0]"),
+    ('"prompt": [1, 1.5]', "prompt[1]"),
+    ('"prompt": [1, -1]', "prompt[1]"),
+    ('"prompt": [258]', "prompt[0]"),
+    ('"prompt": [9223372036854775808]', "prompt[0]"),
+    ('"prompt": [[1], [2, 258]]', "prompt[1][1]"),
+    ('"prompt": ' + json.dumps(["x"] * 513) + ', "n": 2', "prompt"),
+    ('"logprobs": -1', "logprobs"),
+    ('"logprobs": 21', "logprobs"),
+    ('"logprobs": true', "logprobs"),
+    ('"echo": "x"', "echo"),
+]
+CASES = [
+    *((CHAT, text, field) for text, field in BAD_IN_BOTH + BAD_IN_CHAT),
+    *((COMPLETION, text, field) for text, field in BAD_IN_BOTH + BAD_IN_COMPLETION),
+]
+
+
+def _body(route: str, text: str) -> str:
+    """JSON keeps the last of two equal names, so the bad value replaces the good one."""
+    good = '"messages": [{"role": "user", "content": "Hi"}]' if route == CHAT else '"prompt": "Hi"'
+    return f'{{"model": "toy", {good}, {text}}}'
+
+
+@pytest.mark.parametrize(("route", "text", "field"), CASES, ids=lambda value: str(value)[:40])
+async def test_it_is_refused_by_name(http, route, text, field):
+    async with http(list(b"never")) as served:
+        headers = {"content-type": "application/json"}
+        answer = await served.client.post(route, content=_body(route, text), headers=headers)
+    error = json.loads(answer.content, parse_constant=pytest.fail)["error"]
+    assert (answer.status_code, error["param"]) == (400, field), error
+    assert error["type"] == "invalid_request_error"
+    assert error["code"] == "invalid_value"
+    assert "\n" not in error["message"]
+    assert len(error["message"]) < 300
+    assert served.engine.requests == []
+
+
+async def test_the_templates_own_reason_is_passed_on(http):
+    async with http([]) as served:
+        answer = await served.chat(messages=[{"role": "assistant", "content": "Hi"}])
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "message": "a conversation must not begin with the assistant",
+        "type": "invalid_request_error",
+        "param": "messages",
+        "code": "template_rejected",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "must be a JSON object"),
+        (b"null", "must be a JSON object"),
+        (b'{"model": "\xff"}', "not UTF-8 (at byte 11)"),
+        (b"\xef\xbb\xbf{}", "not JSON"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "too many digits"),
+        (b"\x1f\x8b\x08", "not UTF-8"),
+    ],
+)
+async def test_a_body_that_is_no_json_object_is_refused_in_one_line(http, content, says):
+    async with http([]) as served:
+        answer = await served.client.post(CHAT, content=content, headers={"content-type": "application/json"})
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert says in error["message"]
+    assert "\n" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"temperature": 1e-45',
+        '"temperature": 0',
+        '"top_k": -1',
+        '"top_k": 0',
+        '"top_k": 1000000000',
+        '"top_p": 1',
+        '"seed": -9223372036854775808',
+        '"logit_bias": {"0": -100, "257": 100}',
+        '"stop": []',
+        '"stop_token_ids": [257]',
+    ],
+)
+async def test_values_at_the_edge_of_what_has_a_meaning_are_taken(http, text):
+    async with http(list(b"ok")) as served:
+        headers = {"content-type": "application/json"}
+        answer = await served.client.post(CHAT, content=_body(CHAT, text), headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
+async def test_a_tiny_temperature_is_greedy(http):
+    async with http(list(b"ok")) as served:
+        await served.chat(temperature=1e-45)
+    assert served.engine.requests[0].sampling.greedy
+
+
+async def test_a_refused_request_does_not_disturb_one_that_runs(serve):
+    async with serve(list(b"undisturbed"), step_delay=0.01) as served:
+        running = asyncio.create_task(served.chat())
+        await served.engine.until(lambda: served.engine.active == 1)
+        for _ in range(5):
+            assert (await served.chat(n=5_000_000)).status_code == 400
+        assert (await running).json()["choices"][0]["message"]["content"] == "undisturbed"
