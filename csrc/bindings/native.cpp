@@ -1,0 +1,233 @@
+// The Python module tidemill.executors.native._native: a Machine, built by lowering.py and stepped by executor.py.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "../executor/machine.h"
+#include "../kernels/embed.h"
+#include "plan.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tidemill {
+namespace {
+
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+FileFormat format_of(int format) {
+  if (format < 0 || format > static_cast<int>(FileFormat::kQ8_0)) {
+    throw std::invalid_argument("unknown weight format " + std::to_string(format));
+  }
+  return static_cast<FileFormat>(format);
+}
+
+RowsOf rows_of(bool outputs) { return outputs ? RowsOf::kOutputs : RowsOf::kTokens; }
+
+// Keeps what the machine borrows: the bytes of embedding tables.
+class Module {
+ public:
+  Module(const std::string& isa, int threads, bool materialized, int row_variant)
+      : machine_({isa, threads,
+                  {materialized ? AttentionForm::kMaterialized : AttentionForm::kTiled, row_variant}}) {}
+
+  Machine& machine() { return machine_; }
+
+  std::int32_t add_matrix(const Bytes& data, int format, std::int32_t n, std::int32_t k) {
+    const FileFormat file = format_of(format);
+    require(data, file, n, k);
+    const std::uint8_t* rows = data.data();
+    nb::gil_scoped_release released;
+    return machine_.add_matrix(file, n, k, rows);
+  }
+
+  std::int32_t add_vector(const Floats& data) { return machine_.weights().add_vector(data.data(), data.size()); }
+
+  std::int32_t add_table(Bytes data, int format, std::int32_t rows, std::int32_t columns) {
+    const FileFormat file = format_of(format);
+    require(data, file, rows, columns);
+    borrowed_.push_back(data);
+    return machine_.weights().add_table(file, rows, columns, data.data());
+  }
+
+  void emit(Instruction instruction) { machine_.program().instructions.push_back(std::move(instruction)); }
+
+  void allocate_kv(std::int32_t group, std::int32_t num_blocks, std::int32_t block_size, bool half) {
+    machine_.allocate_kv(group, num_blocks, block_size, half ? KvFormat::kF16 : KvFormat::kF32);
+  }
+
+  void submit(nb::handle rows, bool sample) { machine_.submit(plan_from_python(rows), sample); }
+
+  nb::tuple collect() {
+    wait();
+    return nb::make_tuple(machine_.seconds(), draws_to_python(machine_.plan(), machine_.result().draws()));
+  }
+
+  // Runs the step in flight to its end and returns its logits [outputs, vocab].
+  nb::object collect_logits() {
+    wait();
+    const StepRunner& result = machine_.result();
+    const auto rows = static_cast<std::size_t>(result.outputs());
+    const auto vocab = static_cast<std::size_t>(machine_.program().vocab);
+    auto* values = new float[rows * vocab];
+    nb::capsule owner(values, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    for (std::size_t row = 0; row < rows; ++row) {
+      std::memcpy(values + row * vocab, result.logits(static_cast<std::int32_t>(row)), sizeof(float) * vocab);
+    }
+    return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(values, {rows, vocab}, owner));
+  }
+
+  void copy_block(std::int32_t group, std::int32_t source, std::int32_t destination) {
+    KvPool& pool = checked(group, source);
+    checked(group, destination);
+    pool.copy(source, destination);
+  }
+
+  nb::bytes read_blocks(std::int32_t group, const std::vector<std::int32_t>& blocks) {
+    const KvPool& pool = machine_.kv(group);
+    for (const std::int32_t block : blocks) checked(group, block);
+    std::vector<std::uint8_t> data(pool.block_bytes() * blocks.size());
+    for (std::size_t i = 0; i < blocks.size(); ++i) pool.read(blocks[i], data.data() + i * pool.block_bytes());
+    return nb::bytes(data.data(), data.size());
+  }
+
+  void write_blocks(std::int32_t group, const std::vector<std::int32_t>& blocks, const nb::bytes& data) {
+    KvPool& pool = machine_.kv(group);
+    for (const std::int32_t block : blocks) checked(group, block);
+    if (data.size() != pool.block_bytes() * blocks.size()) {
+      throw std::invalid_argument("data has " + std::to_string(data.size()) + " bytes, " +
+                                  std::to_string(blocks.size()) + " blocks need " +
+                                  std::to_string(pool.block_bytes() * blocks.size()));
+    }
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(data.c_str());
+    for (std::size_t i = 0; i < blocks.size(); ++i) pool.write(blocks[i], bytes + i * pool.block_bytes());
+  }
+
+  void close() {
+    {
+      nb::gil_scoped_release released;
+      machine_.close();
+    }
+    borrowed_.clear();
+  }
+
+ private:
+  void wait() {
+    nb::gil_scoped_release released;
+    machine_.collect();
+  }
+
+  KvPool& checked(std::int32_t group, std::int32_t block) {
+    KvPool& pool = machine_.kv(group);
+    if (block < 0 || block >= pool.num_blocks()) {
+      throw std::invalid_argument("block " + std::to_string(block) + " is not in [0, " +
+                                  std::to_string(pool.num_blocks()) + ")");
+    }
+    return pool;
+  }
+
+  static void require(const Bytes& data, FileFormat format, std::int32_t rows, std::int32_t columns) {
+    const std::size_t expected = file_row_bytes(format, columns) * static_cast<std::size_t>(rows);
+    if (rows < 1 || columns < 1 || data.size() != expected) {
+      throw std::invalid_argument("weight has " + std::to_string(data.size()) + " bytes, expected " +
+                                  std::to_string(expected));
+    }
+  }
+
+  std::vector<Bytes> borrowed_;
+  Machine machine_;
+};
+
+void bind_building(nb::class_<Module>& cls) {
+  cls.def("add_matrix", &Module::add_matrix, "data"_a, "format"_a, "n"_a, "k"_a)
+      .def("add_vector", &Module::add_vector, "data"_a)
+      .def("add_table", &Module::add_table, "data"_a, "format"_a, "rows"_a, "columns"_a)
+      .def("add_rope", [](Module& m, std::vector<double> inv_freq, double factor) {
+        return m.machine().add_rope(std::move(inv_freq), factor);
+      }, "inv_freq"_a, "factor"_a)
+      .def("add_group", [](Module& m, std::int32_t layers, std::int32_t kv_heads, std::int32_t head_dim) {
+        return m.machine().add_group({layers, kv_heads, head_dim});
+      }, "layers"_a, "kv_heads"_a, "head_dim"_a)
+      .def("add_slot", [](Module& m, bool outputs, std::int32_t float_width, std::int32_t quantized_width) {
+        m.machine().program().slots.push_back({rows_of(outputs), float_width, quantized_width});
+        return static_cast<int>(m.machine().program().slots.size()) - 1;
+      }, "outputs"_a, "float_width"_a, "quantized_width"_a)
+      .def("set_logits", [](Module& m, std::int32_t slot, std::int32_t vocab) {
+        m.machine().program().logits = slot;
+        m.machine().program().vocab = vocab;
+      }, "slot"_a, "vocab"_a);
+}
+
+void bind_instructions(nb::class_<Module>& cls) {
+  cls.def("embed", [](Module& m, int table, int out, int width) { m.emit(EmbedOp{table, out, width}); },
+          "table"_a, "out"_a, "width"_a)
+      .def("rms_norm", [](Module& m, int x, int weight, float eps, bool outputs, int width, int out, int quantized) {
+        m.emit(NormOp{x, weight, eps, rows_of(outputs), width, out, quantized});
+      }, "x"_a, "weight"_a, "eps"_a, "outputs"_a, "width"_a, "out"_a, "out_quantized"_a)
+      .def("glu", [](Module& m, int gate, int up, bool outputs, int width, int out, int quantized) {
+        m.emit(GluOp{gate, up, rows_of(outputs), width, out, quantized});
+      }, "gate"_a, "up"_a, "outputs"_a, "width"_a, "out"_a, "out_quantized"_a)
+      .def("quantize", [](Module& m, int x, bool outputs, int width, int out) {
+        m.emit(QuantizeOp{x, rows_of(outputs), width, out});
+      }, "x"_a, "outputs"_a, "width"_a, "out"_a)
+      .def("linear", [](Module& m, int x, int x_quantized, bool outputs, int in_width, int out, int out_width,
+                        int residual, const std::vector<std::vector<int>>& parts) {
+        LinearOp op{x, x_quantized, rows_of(outputs), in_width, out, out_width, residual, {}};
+        for (const std::vector<int>& part : parts) {
+          op.parts.push_back({part.at(0), part.at(1), part.at(2), part.at(3) != 0});
+        }
+        m.emit(std::move(op));
+      }, "x"_a, "x_quantized"_a, "outputs"_a, "in_width"_a, "out"_a, "out_width"_a, "residual"_a, "parts"_a)
+      .def("rope", [](Module& m, int x, int heads, int head_dim, int rope, int out) {
+        m.emit(RopeOp{x, heads, head_dim, rope, out});
+      }, "x"_a, "heads"_a, "head_dim"_a, "rope"_a, "out"_a)
+      .def("attention", [](Module& m, int q, int k, int v, int heads, int group, int layer, int rope, float scale,
+                           int out) { m.emit(AttentionOp{q, k, v, heads, group, layer, rope, scale, out}); },
+           "q"_a, "k"_a, "v"_a, "heads"_a, "group"_a, "layer"_a, "rope"_a, "scale"_a, "out"_a)
+      .def("add", [](Module& m, int a, int b, bool outputs, int width, int out) {
+        m.emit(AddOp{a, b, rows_of(outputs), width, out});
+      }, "a"_a, "b"_a, "outputs"_a, "width"_a, "out"_a)
+      .def("scale", [](Module& m, int x, float factor, bool outputs, int width, int out) {
+        m.emit(ScaleOp{x, factor, rows_of(outputs), width, out});
+      }, "x"_a, "factor"_a, "outputs"_a, "width"_a, "out"_a)
+      .def("select", [](Module& m, int x, int width, int out) { m.emit(SelectOp{x, width, out}); },
+           "x"_a, "width"_a, "out"_a);
+}
+
+void bind_running(nb::class_<Module>& cls) {
+  cls.def("allocate_kv", &Module::allocate_kv, "group"_a, "num_blocks"_a, "block_size"_a, "half"_a)
+      .def("submit", &Module::submit, "rows"_a, "sample"_a)
+      .def("collect", &Module::collect)
+      .def("collect_logits", &Module::collect_logits)
+      .def("copy_block", &Module::copy_block, "group"_a, "source"_a, "destination"_a)
+      .def("read_blocks", &Module::read_blocks, "group"_a, "blocks"_a)
+      .def("write_blocks", &Module::write_blocks, "group"_a, "blocks"_a, "data"_a)
+      .def("close", &Module::close)
+      .def("workspace_bytes", [](Module& m, std::int32_t tokens, std::int32_t outputs) {
+        return m.machine().workspace_bytes(tokens, outputs);
+      }, "tokens"_a, "outputs"_a)
+      .def_prop_ro("isa", [](Module& m) { return std::string(m.machine().isa()); })
+      .def_prop_ro("threads", [](Module& m) { return m.machine().threads(); })
+      .def_prop_ro("packed_bytes", [](Module& m) { return m.machine().weights().packed_bytes(); });
+}
+
+}  // namespace
+}  // namespace tidemill
+
+NB_MODULE(_native, m) {
+  using tidemill::Module;
+  m.doc() = "Native kernels and the machine that steps a lowered graph.";
+  m.def("supported_isas", &tidemill::supported_isas);
+  nb::class_<Module> machine(m, "Machine");
+  machine.def(nb::init<const std::string&, int, bool, int>(), "isa"_a, "threads"_a, "materialized"_a,
+              "row_variant"_a);
+  tidemill::bind_building(machine);
+  tidemill::bind_instructions(machine);
+  tidemill::bind_running(machine);
+}

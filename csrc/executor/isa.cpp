@@ -1,0 +1,35 @@
+#include "isa.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace tidemill {
+
+std::vector<std::string> supported_isas() {
+  std::vector<std::string> names;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    names.emplace_back("avx2");
+  }
+#endif
+  names.emplace_back("portable");
+  return names;
+}
+
+Kernels select_kernels(std::string_view isa) {
+  const std::vector<std::string> supported = supported_isas();
+  if (isa == "auto") isa = supported.front();
+  if (std::find(supported.begin(), supported.end(), isa) == supported.end()) {
+    std::string list;
+    for (const std::string& name : supported) list += (list.empty() ? "" : ", ") + name;
+    throw std::invalid_argument("instruction set '" + std::string(isa) + "' does not run here; this machine runs: " +
+                                list);
+  }
+#if defined(__x86_64__)
+  if (isa == "avx2") return {&linear_kernels_avx2(), &vector_kernels_avx2()};
+#endif
+  return {&linear_kernels_portable(), &vector_kernels_portable()};
+}
+
+}  // namespace tidemill

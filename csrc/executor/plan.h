@@ -1,0 +1,44 @@
+// One step as the executor sees it, and the check that it keeps the contract.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "../kernels/sampler.h"
+#include "kv_pool.h"
+
+namespace tidemill {
+
+struct StepRow {
+  std::vector<std::int32_t> tokens;
+  std::int64_t start = 0;
+  std::vector<std::vector<std::int32_t>> tables;  // one per KV group
+  std::int32_t outputs = 0;
+  SamplingParameters sampling;
+
+  std::int32_t size() const { return static_cast<std::int32_t>(tokens.size()); }
+};
+
+struct StepPlan {
+  std::vector<StepRow> rows;
+
+  std::int32_t tokens() const;
+  std::int32_t outputs() const;
+};
+
+// Finds the first violation of the contract; throws std::invalid_argument that names row and field.
+class PlanCheck {
+ public:
+  PlanCheck(std::int32_t vocab, const std::vector<KvPool>& pools);
+  void check(const StepPlan& plan);
+
+ private:
+  void check_row(std::size_t index, const StepRow& row);
+  void check_table(std::size_t index, const StepRow& row, std::size_t group);
+
+  std::int32_t vocab_;
+  const std::vector<KvPool>& pools_;
+  std::vector<std::vector<std::uint64_t>> written_;  // per group and block: the check in which a row writes it
+  std::uint64_t round_ = 0;
+};
+
+}  // namespace tidemill

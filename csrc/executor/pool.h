@@ -1,0 +1,64 @@
+// Threads that share the chunks of one region at a time.
+//
+// A region's chunks are claimed one by one through a single 64-bit word (generation, count, index), and the caller takes
+// part: a worker that the system does not run is never waited for, only a chunk that is already claimed is. Idle workers
+// spin for about 20 microseconds, then sleep.
+//
+// Which thread computes a chunk is open, so a chunk's result must not depend on it.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace tidemill {
+
+class ThreadPool {
+ public:
+  // `threads` counts the caller, so threads - 1 are started.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  static constexpr int kMaxChunks = 0xffff;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls body(chunk, thread) once for each chunk in [0, chunks), at most kMaxChunks, and returns when all have ended.
+  // One caller at a time. The body must not throw.
+  template <class Body>
+  void run(int chunks, Body&& body) {
+    if (chunks <= 1 || workers_.empty()) {
+      for (int chunk = 0; chunk < chunks; ++chunk) body(chunk, 0);
+      return;
+    }
+    using Target = std::remove_reference_t<Body>;
+    const Function call = [](void* target, int chunk, int thread) { (*static_cast<Target*>(target))(chunk, thread); };
+    share(chunks, call, const_cast<void*>(static_cast<const void*>(std::addressof(body))));
+  }
+
+ private:
+  using Function = void (*)(void*, int chunk, int thread);
+
+  void share(int chunks, Function function, void* argument);
+  void work(std::uint32_t generation, int thread);
+  void serve(int thread);
+
+  // On separate cache lines: the claim word changes for every chunk, the others once per region.
+  alignas(128) std::atomic<std::uint64_t> claim_{0};
+  alignas(128) std::atomic<std::uint32_t> generation_{0};
+  alignas(128) std::atomic<std::int32_t> done_{0};
+  alignas(128) Function function_ = nullptr;
+  void* argument_ = nullptr;
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> workers_;
+};
+
+// The floating-point mode every compute thread runs in: round to nearest, denormals kept, no traps. A thread inherits
+// the mode of the one that made it, and a library loaded earlier may have changed that.
+void set_float_mode();
+
+}  // namespace tidemill

@@ -1,0 +1,106 @@
+// A lowered graph: a flat list of instructions over the slots of an arena.
+//
+// A slot holds one value at a time, either as float rows or as quantised rows; which values share a slot was decided
+// from their lifetimes when the graph was lowered. An index of -1 means "none".
+#pragma once
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "kv_pool.h"
+
+namespace tidemill {
+
+inline constexpr std::int32_t kNone = -1;
+
+// What the rows of a value stand for: the step's tokens, or the positions drawn from.
+enum class RowsOf : std::uint8_t { kTokens, kOutputs };
+
+struct Slot {
+  RowsOf rows;
+  std::int32_t float_width;      // widest float value it holds, 0: none
+  std::int32_t quantized_width;  // widest quantised value it holds, 0: none
+};
+
+struct EmbedOp {
+  std::int32_t table, out, width;
+};
+
+struct NormOp {
+  std::int32_t x, weight;
+  float eps;
+  RowsOf rows;
+  std::int32_t width;
+  std::int32_t out, out_quantized;  // either or both
+};
+
+// gate and up as two values, or side by side in one (up is none).
+struct GluOp {
+  std::int32_t gate, up;
+  RowsOf rows;
+  std::int32_t width;
+  std::int32_t out, out_quantized;  // either or both
+};
+
+struct QuantizeOp {
+  std::int32_t x;
+  RowsOf rows;
+  std::int32_t width, out;
+};
+
+struct LinearPart {
+  std::int32_t matrix, column, bias;
+  bool quantized;  // multiplies the quantised input
+};
+
+struct LinearOp {
+  std::int32_t x, x_quantized;
+  RowsOf rows;
+  std::int32_t in_width, out, out_width, residual;
+  std::vector<LinearPart> parts;
+};
+
+struct RopeOp {
+  std::int32_t x, heads, head_dim, rope, out;
+};
+
+// k and v as own values, or q | k | v side by side in q (k and v are none).
+struct AttentionOp {
+  std::int32_t q, k, v, heads, group, layer, rope;
+  float scale;
+  std::int32_t out;
+};
+
+struct AddOp {
+  std::int32_t a, b;
+  RowsOf rows;
+  std::int32_t width, out;
+};
+
+struct ScaleOp {
+  std::int32_t x;
+  float factor;
+  RowsOf rows;
+  std::int32_t width, out;
+};
+
+struct SelectOp {
+  std::int32_t x, width, out;
+};
+
+using Instruction =
+    std::variant<EmbedOp, NormOp, GluOp, QuantizeOp, LinearOp, RopeOp, AttentionOp, AddOp, ScaleOp, SelectOp>;
+
+struct Program {
+  std::vector<Slot> slots;
+  std::vector<Instruction> instructions;
+  std::vector<KvShape> groups;
+  std::int32_t logits = kNone;  // slot of [outputs, vocab]
+  std::int32_t vocab = 0;
+
+  // Widest value that is normed or gated into quantised rows (scratch of one panel).
+  std::int32_t panel_width() const;
+  std::int32_t largest_head_dim() const;
+};
+
+}  // namespace tidemill

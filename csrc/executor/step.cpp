@@ -1,0 +1,242 @@
+#include "step.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "../kernels/embed.h"
+
+namespace tidemill {
+
+namespace {
+
+constexpr int kRegionChunks = 16;
+constexpr std::int64_t kChunkWork = 8192;  // values worth handing to another thread
+
+int chunks_for(std::int64_t work, std::int64_t parts) {
+  const std::int64_t wanted = std::clamp<std::int64_t>(work / kChunkWork, 1, kRegionChunks);
+  return static_cast<int>(std::min(wanted, parts));
+}
+
+std::int32_t part_begin(std::int32_t parts, int chunk, int chunks) {
+  return static_cast<std::int32_t>(std::int64_t{parts} * chunk / chunks);
+}
+
+// Panels [panel, panel + 1) of quantised rows as rows of their own: panels before it are full.
+QuantizedRows panel_view(const QuantizedRows& rows, std::int32_t panel) {
+  const auto first = static_cast<std::size_t>(panel) * kPanelRows;
+  const auto k = static_cast<std::size_t>(rows.k);
+  return {std::min(kPanelRows, rows.rows - panel * kPanelRows), rows.k, rows.values + first * k,
+          rows.scales + first * (k / kGroup) * 2};
+}
+
+}  // namespace
+
+StepRunner::StepRunner(Kernels kernels, ThreadPool& pool, StepSettings settings, const Program& program,
+                       const Weights& weights, std::vector<RopeTable>& ropes, const std::vector<KvPool>& kv)
+    : kernels_(kernels), pool_(pool), settings_(settings), program_(program), weights_(weights), ropes_(ropes),
+      kv_(kv) {
+  const std::size_t panel = kPanelRows * row_stride(program.panel_width());
+  scratch_floats_ = align_up(std::max(panel, attention_scratch_floats(program.largest_head_dim())), 64);
+  scratch_.resize(scratch_floats_ * static_cast<std::size_t>(pool.threads()));
+  for (int i = 0; i < pool.threads(); ++i) samplers_.emplace_back(kernels.vector->sampler, program.vocab);
+}
+
+const float* StepRunner::logits(std::int32_t row) const {
+  return arena_.floats(program_.logits) + static_cast<std::size_t>(row) * row_stride(program_.vocab);
+}
+
+void StepRunner::run(const StepPlan& plan, bool sample) {
+  prepare(plan);
+  for (const Instruction& instruction : program_.instructions) {
+    std::visit([this](const auto& op) { execute(op); }, instruction);
+  }
+  if (sample) draw(plan);
+}
+
+void StepRunner::prepare(const StepPlan& plan) {
+  plan_ = &plan;
+  tokens_ = plan.tokens();
+  outputs_ = plan.outputs();
+  arena_.reserve(program_.slots, tokens_, outputs_);
+  token_ids_.clear();
+  positions_.clear();
+  selected_.clear();
+  output_of_.clear();
+  std::int64_t longest = 0;
+  for (std::size_t r = 0; r < plan.rows.size(); ++r) {
+    const StepRow& row = plan.rows[r];
+    for (std::int32_t t = 0; t < row.size(); ++t) {
+      if (t >= row.size() - row.outputs) {
+        selected_.push_back(static_cast<std::int32_t>(token_ids_.size()));
+        output_of_.push_back({static_cast<std::int32_t>(r), t - (row.size() - row.outputs)});
+      }
+      token_ids_.push_back(row.tokens[static_cast<std::size_t>(t)]);
+      positions_.push_back(static_cast<std::int32_t>(row.start + t));
+    }
+    longest = std::max(longest, row.start + row.size());
+  }
+  for (RopeTable& rope : ropes_) rope.grow(static_cast<std::int32_t>(longest));
+  for (TaskList& list : task_lists_) list.rows.clear();
+  if (draws_.size() < static_cast<std::size_t>(outputs_)) draws_.resize(static_cast<std::size_t>(outputs_));
+}
+
+// body(row, thread) for each row, shared out where there is enough work.
+template <class Body>
+void StepRunner::for_rows(std::int32_t rows, std::int32_t width, Body body) {
+  const int chunks = chunks_for(std::int64_t{rows} * width, rows);
+  pool_.run(chunks, [&](int chunk, int thread) {
+    const std::int32_t end = part_begin(rows, chunk + 1, chunks);
+    for (std::int32_t row = part_begin(rows, chunk, chunks); row < end; ++row) body(row, thread);
+  });
+}
+
+// compute(row, destination) for each row, into float rows, quantised rows, or both. For quantised rows alone the floats
+// of one panel stay in a thread's scratch.
+template <class Compute>
+void StepRunner::emit_rows(RowsOf rows, std::int32_t width, std::int32_t out, std::int32_t out_quantized,
+                           Compute compute) {
+  const std::int32_t count = rows_of(rows);
+  const std::size_t stride = row_stride(width);
+  float* floats = out == kNone ? nullptr : arena_.floats(out);
+  if (out_quantized == kNone) {
+    for_rows(count, width, [&](std::int32_t row, int) { compute(row, floats + static_cast<std::size_t>(row) * stride); });
+    return;
+  }
+  const QuantizedRows quantized = arena_.quantized(out_quantized, count, width);
+  for_rows((count + kPanelRows - 1) / kPanelRows, kPanelRows * width, [&](std::int32_t panel, int thread) {
+    const std::int32_t first = panel * kPanelRows;
+    const QuantizedRows view = panel_view(quantized, panel);
+    float* destination = floats == nullptr ? scratch(thread) : floats + static_cast<std::size_t>(first) * stride;
+    for (std::int32_t i = 0; i < view.rows; ++i) compute(first + i, destination + static_cast<std::size_t>(i) * stride);
+    kernels_.linear->quantize(destination, stride, view, 0, 1);
+  });
+}
+
+void StepRunner::execute(const EmbedOp& op) {
+  const RowTable& table = weights_.table(op.table);
+  float* out = arena_.floats(op.out);
+  for_rows(tokens_, op.width, [&](std::int32_t row, int) {
+    const auto id = static_cast<std::size_t>(token_ids_[static_cast<std::size_t>(row)]);
+    dequantize_row(table.format, table.data + id * table.row_bytes, op.width,
+                   out + static_cast<std::size_t>(row) * row_stride(op.width));
+  });
+}
+
+void StepRunner::execute(const NormOp& op) {
+  const float* x = arena_.floats(op.x);
+  const float* weight = weights_.vector(op.weight);
+  const std::size_t stride = row_stride(op.width);
+  emit_rows(op.rows, op.width, op.out, op.out_quantized, [&](std::int32_t row, float* out) {
+    kernels_.vector->rms_norm(x + static_cast<std::size_t>(row) * stride, weight, op.eps, op.width, out);
+  });
+}
+
+void StepRunner::execute(const GluOp& op) {
+  const bool merged = op.up == kNone;
+  const float* gate = arena_.floats(op.gate);
+  const float* up = merged ? gate + op.width : arena_.floats(op.up);
+  const std::size_t stride = row_stride(merged ? 2 * op.width : op.width);
+  emit_rows(op.rows, op.width, op.out, op.out_quantized, [&](std::int32_t row, float* out) {
+    const std::size_t at = static_cast<std::size_t>(row) * stride;
+    kernels_.vector->silu_glu(gate + at, up + at, op.width, out);
+  });
+}
+
+void StepRunner::execute(const QuantizeOp& op) {
+  const float* x = arena_.floats(op.x);
+  const std::size_t stride = row_stride(op.width);
+  const std::int32_t rows = rows_of(op.rows);
+  const QuantizedRows out = arena_.quantized(op.out, rows, op.width);
+  for_rows((rows + kPanelRows - 1) / kPanelRows, kPanelRows * op.width, [&](std::int32_t panel, int) {
+    kernels_.linear->quantize(x + static_cast<std::size_t>(panel * kPanelRows) * stride, stride, panel_view(out, panel),
+                              0, 1);
+  });
+}
+
+void StepRunner::multiply(const LinearOp& op, const LinearPart& part, std::int32_t tile_begin, std::int32_t tile_end) {
+  const std::int32_t rows = rows_of(op.rows);
+  const PackedMatrix& weight = weights_.matrix(part.matrix);
+  const std::size_t stride = row_stride(op.out_width);
+  const LinearOutput output{arena_.floats(op.out) + part.column, stride,
+                            part.bias == kNone ? nullptr : weights_.vector(part.bias),
+                            op.residual == kNone ? nullptr : arena_.floats(op.residual) + part.column, stride};
+  if (part.quantized) {
+    kernels_.linear->linear_quantized(weight, arena_.quantized(op.x_quantized, rows, op.in_width), tile_begin,
+                                      tile_end, output, settings_.row_variant);
+  } else {
+    kernels_.linear->linear_float(weight, arena_.floats(op.x), row_stride(op.in_width), rows, tile_begin, tile_end,
+                                  output, settings_.row_variant);
+  }
+}
+
+void StepRunner::execute(const LinearOp& op) {
+  if (rows_of(op.rows) == 0) return;
+  std::int32_t tiles = 0;
+  for (const LinearPart& part : op.parts) tiles += weights_.matrix(part.matrix).tiles();
+  const int chunks = std::min<int>(tiles, kRegionChunks);
+  pool_.run(chunks, [&](int chunk, int) {
+    std::int32_t begin = part_begin(tiles, chunk, chunks);
+    std::int32_t end = part_begin(tiles, chunk + 1, chunks);
+    for (const LinearPart& part : op.parts) {
+      const std::int32_t count = weights_.matrix(part.matrix).tiles();
+      if (begin < count && end > 0) multiply(op, part, std::max(begin, 0), std::min(end, count));
+      begin -= count;
+      end -= count;
+    }
+  });
+}
+
+void StepRunner::execute(const RopeOp& op) {
+  const float* x = arena_.floats(op.x);
+  float* out = arena_.floats(op.out);
+  const RopeView rope = ropes_[static_cast<std::size_t>(op.rope)].view();
+  const std::int32_t width = op.heads * op.head_dim;
+  for_rows(tokens_, width, [&](std::int32_t row, int) {
+    const std::size_t at = static_cast<std::size_t>(row) * row_stride(width);
+    const auto angle =
+        static_cast<std::size_t>(positions_[static_cast<std::size_t>(row)]) * static_cast<std::size_t>(rope.half);
+    for (std::int32_t d = 0; d < width; d += op.head_dim) {
+      kernels_.vector->rope(x + at + d, op.head_dim, rope.cos + angle, rope.sin + angle, rope.half, out + at + d);
+    }
+  });
+}
+
+void StepRunner::execute(const AddOp& op) {
+  const float* a = arena_.floats(op.a);
+  const float* b = arena_.floats(op.b);
+  emit_rows(op.rows, op.width, op.out, kNone, [&](std::int32_t row, float* out) {
+    const std::size_t at = static_cast<std::size_t>(row) * row_stride(op.width);
+    kernels_.vector->add(a + at, b + at, op.width, out);
+  });
+}
+
+void StepRunner::execute(const ScaleOp& op) {
+  const float* x = arena_.floats(op.x);
+  emit_rows(op.rows, op.width, op.out, kNone, [&](std::int32_t row, float* out) {
+    kernels_.vector->scale(x + static_cast<std::size_t>(row) * row_stride(op.width), op.factor, op.width, out);
+  });
+}
+
+void StepRunner::execute(const SelectOp& op) {
+  const float* x = arena_.floats(op.x);
+  const std::size_t stride = row_stride(op.width);
+  emit_rows(RowsOf::kOutputs, op.width, op.out, kNone, [&](std::int32_t row, float* out) {
+    const auto token = static_cast<std::size_t>(selected_[static_cast<std::size_t>(row)]);
+    std::memcpy(out, x + token * stride, sizeof(float) * static_cast<std::size_t>(op.width));
+  });
+}
+
+void StepRunner::draw(const StepPlan& plan) {
+  pool_.run(outputs_, [&](int output, int thread) {
+    const auto index = static_cast<std::size_t>(output);
+    const OutputOf of = output_of_[index];
+    const StepRow& row = plan.rows[static_cast<std::size_t>(of.row)];
+    // The tokens after the first output position, up to this one, are proposals taken as accepted.
+    const auto first = static_cast<std::size_t>(row.size() - row.outputs) + 1;
+    const std::span<const std::int32_t> proposals(row.tokens.data() + first, static_cast<std::size_t>(of.index));
+    const std::int64_t position = row.start + row.size() - row.outputs + of.index + 1;
+    samplers_[static_cast<std::size_t>(thread)].draw(logits(output), row.sampling, proposals, position, draws_[index]);
+  });
+}
+
+}  // namespace tidemill

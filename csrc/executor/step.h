@@ -1,0 +1,100 @@
+// Runs a program for one step: every instruction over all rows, then the draws.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "arena.h"
+#include "isa.h"
+#include "plan.h"
+#include "pool.h"
+#include "program.h"
+#include "rope_table.h"
+#include "weights.h"
+
+namespace tidemill {
+
+enum class AttentionForm : std::uint8_t { kTiled, kMaterialized };
+
+struct StepSettings {
+  AttentionForm attention = AttentionForm::kTiled;
+  int row_variant = 0;  // rows per inner call of the linear kernels, 1..4 in tests; 0: chosen by the kernels
+};
+
+class StepRunner {
+ public:
+  StepRunner(Kernels kernels, ThreadPool& pool, StepSettings settings, const Program& program, const Weights& weights,
+             std::vector<RopeTable>& ropes, const std::vector<KvPool>& kv);
+
+  // The plan has been checked. Draws are in the order of rows and their output positions.
+  void run(const StepPlan& plan, bool sample);
+
+  std::span<const Draw> draws() const { return {draws_.data(), static_cast<std::size_t>(outputs_)}; }
+  // Row r of the last step's logits [outputs, vocab].
+  const float* logits(std::int32_t row) const;
+  std::int32_t outputs() const { return outputs_; }
+
+ private:
+  struct TaskList {
+    std::int32_t group = kNone;
+    std::int32_t heads = 0;
+    std::vector<AttentionRow> rows;
+    std::vector<AttentionTask> tasks;  // longest first
+    std::size_t score_floats = 0;
+  };
+
+  void prepare(const StepPlan& plan);
+  void execute(const EmbedOp& op);
+  void execute(const NormOp& op);
+  void execute(const GluOp& op);
+  void execute(const QuantizeOp& op);
+  void execute(const LinearOp& op);
+  void execute(const RopeOp& op);
+  void execute(const AttentionOp& op);
+  void execute(const AddOp& op);
+  void execute(const ScaleOp& op);
+  void execute(const SelectOp& op);
+  void draw(const StepPlan& plan);
+
+  std::int32_t rows_of(RowsOf rows) const { return rows == RowsOf::kTokens ? tokens_ : outputs_; }
+  template <class Body>
+  void for_rows(std::int32_t rows, std::int32_t width, Body body);
+  template <class Compute>
+  void emit_rows(RowsOf rows, std::int32_t width, std::int32_t out, std::int32_t out_quantized, Compute compute);
+  void multiply(const LinearOp& op, const LinearPart& part, std::int32_t tile_begin, std::int32_t tile_end);
+  AttentionCall attention_call(const AttentionOp& op) const;
+  const TaskList& tasks_for(const AttentionOp& op);
+  void build_tasks(TaskList& list, const AttentionOp& op) const;
+  void write_kv(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list);
+  void attend(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list);
+  float* scratch(int thread) { return scratch_.data() + static_cast<std::size_t>(thread) * scratch_floats_; }
+
+  Kernels kernels_;
+  ThreadPool& pool_;
+  StepSettings settings_;
+  const Program& program_;
+  const Weights& weights_;
+  std::vector<RopeTable>& ropes_;
+  const std::vector<KvPool>& kv_;
+
+  Arena arena_;
+  std::size_t scratch_floats_;
+  std::vector<float> scratch_;  // one part per thread
+  std::vector<Sampler> samplers_;
+  std::vector<float> scores_;  // materialised attention only
+
+  const StepPlan* plan_ = nullptr;
+  std::int32_t tokens_ = 0;
+  std::int32_t outputs_ = 0;
+  std::vector<std::int32_t> token_ids_;
+  std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> selected_;  // token row of each output
+  struct OutputOf {
+    std::int32_t row, index;
+  };
+  std::vector<OutputOf> output_of_;
+  std::vector<TaskList> task_lists_;
+  std::vector<Draw> draws_;
+};
+
+}  // namespace tidemill

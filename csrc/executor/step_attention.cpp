@@ -1,0 +1,141 @@
+// The attention part of a step: tasks, KV writes, and the two forms.
+#include <algorithm>
+
+#include "step.h"
+
+namespace tidemill {
+
+namespace {
+
+constexpr int kMaxAttentionChunks = 4096;
+
+std::int32_t round_up(std::int32_t value, std::int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+void StepRunner::execute(const AttentionOp& op) {
+  const TaskList& list = tasks_for(op);
+  AttentionCall call = attention_call(op);
+  const KvPool& pool = kv_[static_cast<std::size_t>(op.group)];
+  const AttentionKernels& kernels = kernels_.vector->attention[static_cast<int>(pool.format())];
+  write_kv(call, kernels, list);
+  if (settings_.attention == AttentionForm::kMaterialized) {
+    if (scores_.size() < list.score_floats) scores_.resize(list.score_floats);
+    call.scores = scores_.data();
+  }
+  attend(call, kernels, list);
+}
+
+AttentionCall StepRunner::attention_call(const AttentionOp& op) const {
+  const KvPool& pool = kv_[static_cast<std::size_t>(op.group)];
+  const KvLayer layer = pool.layer(op.layer);
+  const std::int32_t q_width = op.heads * layer.head_dim;
+  const std::int32_t kv_width = layer.kv_heads * layer.head_dim;
+  AttentionCall call{};
+  call.q = arena_.floats(op.q);
+  if (op.k == kNone) {
+    call.k = call.q + q_width;
+    call.v = call.k + kv_width;
+    call.q_stride = call.k_stride = call.v_stride = row_stride(q_width + 2 * kv_width);
+  } else {
+    call.k = arena_.floats(op.k);
+    call.v = arena_.floats(op.v);
+    call.q_stride = row_stride(q_width);
+    call.k_stride = call.v_stride = row_stride(kv_width);
+  }
+  call.out = arena_.floats(op.out);
+  call.out_stride = row_stride(q_width);
+  call.heads = op.heads;
+  call.scale = op.scale;
+  call.kv = layer;
+  if (op.rope != kNone) {
+    const RopeView rope = ropes_[static_cast<std::size_t>(op.rope)].view();
+    call.rope_cos = rope.cos;
+    call.rope_sin = rope.sin;
+    call.rope_half = rope.half;
+  }
+  return call;
+}
+
+// Tasks depend on the group and the number of heads only: layers share them.
+const StepRunner::TaskList& StepRunner::tasks_for(const AttentionOp& op) {
+  const auto same = [&](const TaskList& list) { return list.group == op.group && list.heads == op.heads; };
+  auto found = std::find_if(task_lists_.begin(), task_lists_.end(), same);
+  if (found == task_lists_.end()) {
+    TaskList list;
+    list.group = op.group;
+    list.heads = op.heads;
+    found = task_lists_.insert(task_lists_.end(), std::move(list));
+  }
+  if (found->rows.empty()) build_tasks(*found, op);
+  return *found;
+}
+
+void StepRunner::build_tasks(TaskList& list, const AttentionOp& op) const {
+  const KvLayer layer = kv_[static_cast<std::size_t>(op.group)].layer(op.layer);
+  const std::int32_t group = op.heads / layer.kv_heads;
+  // About eight tasks per thread, so that the last ones even out; whole panels, within the scratch.
+  const std::int32_t even = tokens_ * op.heads / (8 * pool_.threads());
+  const std::int32_t size = std::clamp(round_up(even, kPanelQueries), 4 * kPanelQueries, kTaskQueries);
+  list.tasks.clear();
+  list.score_floats = 0;
+  std::int32_t first_token = 0;
+  for (const StepRow& row : plan_->rows) {
+    const auto start = static_cast<std::int32_t>(row.start);
+    const auto index = static_cast<std::int32_t>(list.rows.size());
+    list.rows.push_back({first_token, row.size(), start, row.tables[static_cast<std::size_t>(op.group)].data(),
+                         list.score_floats});
+    first_token += row.size();
+    list.score_floats += score_row_floats(start + row.size()) * static_cast<std::size_t>(row.size()) *
+                         static_cast<std::size_t>(op.heads);
+    const std::int32_t queries = row.size() * group;
+    for (std::int32_t head = 0; head < layer.kv_heads; ++head) {
+      for (std::int32_t begin = 0; begin < queries; begin += size) {
+        list.tasks.push_back({index, head, begin, std::min(begin + size, queries)});
+      }
+    }
+  }
+  const auto cost = [&](const AttentionTask& task) {
+    const std::int32_t context = list.rows[static_cast<std::size_t>(task.row)].start + task.end / group;
+    return std::int64_t{context} * (task.end - task.begin);
+  };
+  std::stable_sort(list.tasks.begin(), list.tasks.end(),
+                   [&](const AttentionTask& a, const AttentionTask& b) { return cost(a) > cost(b); });
+}
+
+// All of the step's K and V of the layer are in the pool before any of them is read.
+void StepRunner::write_kv(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list) {
+  const std::int64_t work = std::int64_t{tokens_} * call.kv.kv_heads * call.kv.head_dim;
+  const int chunks = static_cast<int>(std::min<std::int64_t>(std::clamp<std::int64_t>(work / 4096, 1, 16), tokens_));
+  pool_.run(chunks, [&](int chunk, int) {
+    const auto begin = static_cast<std::int32_t>(std::int64_t{tokens_} * chunk / chunks);
+    const auto end = static_cast<std::int32_t>(std::int64_t{tokens_} * (chunk + 1) / chunks);
+    for (const AttentionRow& row : list.rows) {
+      const std::int32_t first = std::max(begin - row.first_token, 0);
+      const std::int32_t last = std::min(end - row.first_token, row.tokens);
+      if (first < last) kernels.write(call, row, first, last);
+    }
+  });
+}
+
+void StepRunner::attend(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list) {
+  const auto count = static_cast<int>(list.tasks.size());
+  const int chunks = std::min(count, kMaxAttentionChunks);
+  const auto stage = [&](auto kernel) {
+    pool_.run(chunks, [&](int chunk, int thread) {
+      for (int i = chunk; i < count; i += chunks) {
+        const AttentionTask& task = list.tasks[static_cast<std::size_t>(i)];
+        kernel(call, list.rows[static_cast<std::size_t>(task.row)], task, scratch(thread));
+      }
+    });
+  };
+  if (settings_.attention == AttentionForm::kTiled) {
+    stage(kernels.attend);
+  } else {
+    stage(kernels.scores);
+    stage(kernels.softmax);
+    stage(kernels.values);
+  }
+}
+
+}  // namespace tidemill

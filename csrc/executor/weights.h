@@ -1,0 +1,44 @@
+// The weights of a model in the forms the kernels read: packed matrices, float vectors, and tables of file rows.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "../kernels/linear.h"
+#include "memory.h"
+#include "pool.h"
+
+namespace tidemill {
+
+// Rows read one at a time straight from the file's bytes.
+struct RowTable {
+  FileFormat format;
+  std::int32_t rows;
+  std::int32_t columns;
+  const std::uint8_t* data;  // not owned
+  std::size_t row_bytes;
+};
+
+class Weights {
+ public:
+  // Packs a matrix [n, k] from its file rows, tiles in parallel.
+  std::int32_t add_matrix(FileFormat format, std::int32_t n, std::int32_t k, const std::uint8_t* rows,
+                          ThreadPool& pool);
+  std::int32_t add_vector(const float* values, std::size_t count);
+  // The bytes must outlive this object.
+  std::int32_t add_table(FileFormat format, std::int32_t rows, std::int32_t columns, const std::uint8_t* data);
+
+  const PackedMatrix& matrix(std::int32_t index) const { return matrices_[static_cast<std::size_t>(index)]; }
+  const float* vector(std::int32_t index) const { return vectors_[static_cast<std::size_t>(index)].data(); }
+  const RowTable& table(std::int32_t index) const { return tables_[static_cast<std::size_t>(index)]; }
+  std::size_t packed_bytes() const { return packed_bytes_; }
+
+ private:
+  std::vector<PackedMatrix> matrices_;
+  std::vector<PagedMemory> memory_;
+  std::deque<std::vector<float>> vectors_;
+  std::vector<RowTable> tables_;
+  std::size_t packed_bytes_ = 0;
+};
+
+}  // namespace tidemill

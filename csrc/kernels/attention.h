@@ -1,0 +1,107 @@
+// Causal attention over paged KV.
+//
+// A block of a layer is [kv_head][K as [dim][block tokens] | V as [block tokens][dim]], dim rounded up to whole vectors
+// of eight. Scores of eight tokens are one vector without a horizontal sum, because K lies with its tokens side by side.
+//
+// Online softmax (Milakov & Gimelshein, arXiv:1805.02867) over tiles of 64 tokens at absolute multiples of 64, whatever
+// the block size. Each (token, head) keeps a maximum, eight partial sums and an output; their order of operations is
+// fixed by the tile alone, so the bits do not depend on chunking, neighbours, block size or threads (rule 2).
+// A token reads no slot beyond its own position, so what an unwritten slot holds never matters.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "inline.h"
+
+namespace tidemill {
+
+inline constexpr int kTileTokens = 64;
+inline constexpr int kPanelQueries = 6;        // query rows per inner call
+inline constexpr int kTaskQueries = 32 * 6;    // most query rows per task
+inline constexpr int kMaxHeadDim = 256;
+
+enum class KvFormat : std::uint8_t { kF16, kF32 };
+TIDEMILL_INLINE std::size_t kv_element_bytes(KvFormat format) { return format == KvFormat::kF16 ? 2 : 4; }
+
+// One layer of one KV pool.
+struct KvLayer {
+  std::uint8_t* base;
+  std::int32_t block_size;  // tokens: 16, 32 or 64
+  std::int32_t kv_heads;
+  std::int32_t head_dim;
+  std::size_t element_bytes;
+
+  TIDEMILL_INLINE std::int32_t padded_dim() const { return (head_dim + 7) / 8 * 8; }
+  TIDEMILL_INLINE std::size_t half_head_bytes() const {
+    return element_bytes * static_cast<std::size_t>(block_size * padded_dim());
+  }
+  TIDEMILL_INLINE std::size_t block_bytes() const { return 2 * half_head_bytes() * static_cast<std::size_t>(kv_heads); }
+  TIDEMILL_INLINE std::uint8_t* keys(std::int32_t block, std::int32_t kv_head) const {
+    return base + static_cast<std::size_t>(block) * block_bytes() +
+           2 * half_head_bytes() * static_cast<std::size_t>(kv_head);
+  }
+  TIDEMILL_INLINE std::uint8_t* values(std::int32_t block, std::int32_t kv_head) const {
+    return keys(block, kv_head) + half_head_bytes();
+  }
+};
+
+// One sequence's share of a step. Its token i is row first_token + i of the step, at position start + i.
+struct AttentionRow {
+  std::int32_t first_token;
+  std::int32_t tokens;
+  std::int32_t start;
+  const std::int32_t* table;   // block ids
+  std::size_t scores_offset;   // materialised scores: first float of the row's part of the matrix
+};
+
+struct AttentionCall {
+  const float* q;  // row t, head h at q + t * q_stride + h * head_dim; likewise k and v
+  const float* k;
+  const float* v;
+  std::size_t q_stride;
+  std::size_t k_stride;
+  std::size_t v_stride;
+  float* out;  // row t, head h at out + t * out_stride + h * head_dim
+  std::size_t out_stride;
+  std::int32_t heads;
+  float scale;
+  const float* rope_cos;  // [position][rope_half], or null
+  const float* rope_sin;
+  std::int32_t rope_half;
+  KvLayer kv;
+  float* scores;  // materialised form only
+
+  TIDEMILL_INLINE std::int32_t group() const { return heads / kv.kv_heads; }
+};
+
+// Query rows [begin, end) of one sequence and KV head; query row r is token r / group, head r % group of the group.
+struct AttentionTask {
+  std::int32_t row;
+  std::int32_t kv_head;
+  std::int32_t begin;
+  std::int32_t end;
+};
+
+// Floats of scratch that a thread needs for any task of this head size.
+TIDEMILL_INLINE constexpr std::size_t attention_scratch_floats(std::int32_t head_dim) {
+  const auto dim = static_cast<std::size_t>((head_dim + 7) / 8 * 8);
+  return kTaskQueries * (2 * dim + 1 + 8) + 2 * kTileTokens * dim;  // queries, outputs, maximum, sums; one wide tile
+}
+
+// Length of one materialised score row: whole tiles.
+TIDEMILL_INLINE constexpr std::size_t score_row_floats(std::int32_t context) {
+  return static_cast<std::size_t>((context + kTileTokens - 1) / kTileTokens) * kTileTokens;
+}
+
+struct AttentionKernels {
+  // Ropes, rounds and stores K and V of tokens [begin, end) of one row.
+  void (*write)(const AttentionCall& call, const AttentionRow& row, std::int32_t begin, std::int32_t end);
+  void (*attend)(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* scratch);
+
+  // The slow twin: each stage over all tasks, the whole score matrix in memory between them.
+  void (*scores)(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* scratch);
+  void (*softmax)(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* scratch);
+  void (*values)(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* scratch);
+};
+
+}  // namespace tidemill

@@ -1,0 +1,421 @@
+// Attention kernels of one instruction set S (see simd.h) and one KV element type.
+#pragma once
+#include "attention.h"
+#include "rope_impl.h"
+#include "simd.h"
+
+namespace tidemill {
+
+struct F16Element {
+  using Type = std::uint16_t;
+  template <class S>
+  static TIDEMILL_INLINE typename S::V load(const Type* p) {
+    return S::load_half(p);
+  }
+};
+
+struct F32Element {
+  using Type = float;
+  template <class S>
+  static TIDEMILL_INLINE typename S::V load(const Type* p) {
+    return S::load(p);
+  }
+};
+
+TIDEMILL_INLINE void store_element(std::uint16_t* p, float x) { *p = simd::float_to_half(x); }
+TIDEMILL_INLINE void store_element(float* p, float x) { *p = x; }
+
+template <class Element>
+struct AttentionTile {
+  using Type = typename Element::Type;
+  const Type* k[kTileTokens / 16];  // one per block of the tile
+  const Type* v[kTileTokens / 16];
+  std::int32_t block_size;
+  std::int32_t head_dim;
+  std::int32_t padded_dim;
+};
+
+// The blocks that hold tokens [tile_start, tile_start + tokens) of a row.
+template <class Element>
+TIDEMILL_INLINE AttentionTile<Element> tile_of(const KvLayer& kv, const std::int32_t* table, std::int32_t kv_head,
+                               std::int32_t tile_start, std::int32_t tokens) {
+  using Type = typename Element::Type;
+  AttentionTile<Element> tile{{}, {}, kv.block_size, kv.head_dim, kv.padded_dim()};
+  const std::int32_t first = tile_start / kv.block_size;
+  const std::int32_t blocks = (tokens + kv.block_size - 1) / kv.block_size;
+  for (std::int32_t b = 0; b < blocks; ++b) {
+    tile.k[b] = reinterpret_cast<const Type*>(kv.keys(table[first + b], kv_head));
+    tile.v[b] = reinterpret_cast<const Type*>(kv.values(table[first + b], kv_head));
+  }
+  return tile;
+}
+
+// p[i][t] = q_i . k_t for the first `tokens` tokens, rounded up to 16: what the rest holds is masked by the caller.
+template <class S, class Element, int kRows>
+TIDEMILL_INLINE void panel_scores(const AttentionTile<Element>& tile, const float* q, std::int32_t tokens, float* p,
+                                  std::size_t p_stride) {
+  using V = typename S::V;
+  for (std::int32_t t = 0; t < tokens; t += 16) {
+    const std::int32_t block = t / tile.block_size;
+    const auto* k = tile.k[block] + (t - block * tile.block_size);
+    V acc[kRows][2];
+    TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) acc[i][0] = acc[i][1] = S::zero();
+    for (std::int32_t d = 0; d < tile.head_dim; ++d) {
+      const V k0 = Element::template load<S>(k);
+      const V k1 = Element::template load<S>(k + 8);
+      k += tile.block_size;
+      TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+        const V x = S::set(q[d * kRows + i]);
+        acc[i][0] = S::fma(k0, x, acc[i][0]);
+        acc[i][1] = S::fma(k1, x, acc[i][1]);
+      }
+    }
+    TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+      S::store(p + static_cast<std::size_t>(i) * p_stride + t, acc[i][0]);
+      S::store(p + static_cast<std::size_t>(i) * p_stride + t + 8, acc[i][1]);
+    }
+  }
+}
+
+// The tile's step of one query's softmax: scores become weights, the new maximum and sums are kept, the factor for
+// what was accumulated before is returned. Tokens from `count` on weigh nothing.
+template <class S>
+TIDEMILL_INLINE float softmax_step(float* p, std::int32_t count, std::int32_t tokens, float* maximum, float* sums) {
+  using V = typename S::V;
+  const float lowest = -__builtin_inff();
+  const std::int32_t padded = (tokens + 7) / 8 * 8;
+  for (std::int32_t t = count > 0 ? count : 0; t < padded; ++t) p[t] = lowest;
+  V best = S::set(lowest);
+  for (std::int32_t t = 0; t < padded; t += 8) best = S::max(best, S::load(p + t));
+  const float before = *maximum;
+  const float tile_max = S::max_lane(best);
+  const float now = tile_max > before ? tile_max : before;
+  float factor = 1.0f;
+  if (now != before) {
+    float lanes[simd::kLanes];
+    S::store(lanes, simd::exp<S>(S::set(before - now)));
+    factor = lanes[0];
+  }
+  *maximum = now;
+  V total = S::mul(S::load(sums), S::set(factor));
+  const V shift = S::set(now);
+  for (std::int32_t t = 0; t < padded; t += 8) {
+    const V weight = simd::exp<S>(S::sub(S::load(p + t), shift));
+    S::store(p + t, weight);
+    total = S::add(total, weight);
+  }
+  S::store(sums, total);
+  return factor;
+}
+
+// out_i = out_i * factor_i + sum over tokens [0, tokens) of p[i][t] v_t, tokens in order, kWidth vectors of eight at d.
+template <class S, class Element, int kRows, int kWidth>
+TIDEMILL_INLINE void panel_values(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
+                                  const float* factors, std::int32_t tokens, std::int32_t d, float* const* out) {
+  using V = typename S::V;
+  V acc[kRows][kWidth];
+  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+    TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) {
+      acc[i][w] = S::mul(S::load(out[i] + d + 8 * w), S::set(factors[i]));
+    }
+  }
+  for (std::int32_t begin = 0; begin < tokens; begin += tile.block_size) {
+    const auto* v = tile.v[begin / tile.block_size] + d;
+    const std::int32_t end = begin + tile.block_size < tokens ? begin + tile.block_size : tokens;
+    for (std::int32_t t = begin; t < end; ++t) {
+      V values[kWidth];
+      TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) values[w] = Element::template load<S>(v + 8 * w);
+      v += tile.padded_dim;
+      TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+        const V x = S::set(p[static_cast<std::size_t>(i) * p_stride + static_cast<std::size_t>(t)]);
+        TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) acc[i][w] = S::fma(values[w], x, acc[i][w]);
+      }
+    }
+  }
+  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+    TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) S::store(out[i] + d + 8 * w, acc[i][w]);
+  }
+}
+
+// out += sum over tokens [begin, end) of p[t] v_t: the diagonal tokens that only later queries of a panel may read.
+template <class S, class Element>
+TIDEMILL_INLINE void extra_values(const AttentionTile<Element>& tile, const float* p, std::int32_t begin,
+                                  std::int32_t end, float* out) {
+  for (std::int32_t t = begin; t < end; ++t) {
+    const std::int32_t block = t / tile.block_size;
+    const auto* v = tile.v[block] + static_cast<std::size_t>(t - block * tile.block_size) *
+                                        static_cast<std::size_t>(tile.padded_dim);
+    const auto x = S::set(p[t]);
+    for (std::int32_t d = 0; d < tile.padded_dim; d += 8) {
+      S::store(out + d, S::fma(Element::template load<S>(v + d), x, S::load(out + d)));
+    }
+  }
+}
+
+// Weighted values of a panel: the tokens that all its queries read together, then each query's own rest.
+template <class S, class Element, int kRows>
+TIDEMILL_INLINE void panel_output(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
+                                  const float* factors, const std::int32_t* counts, float* const* out) {
+  const std::int32_t common = counts[0] > 0 ? counts[0] : 0;
+  std::int32_t d = 0;
+  for (; d + 16 <= tile.padded_dim; d += 16) {
+    panel_values<S, Element, kRows, 2>(tile, p, p_stride, factors, common, d, out);
+  }
+  if (d < tile.padded_dim) panel_values<S, Element, kRows, 1>(tile, p, p_stride, factors, common, d, out);
+  for (int i = 1; i < kRows; ++i) {
+    extra_values<S, Element>(tile, p + static_cast<std::size_t>(i) * p_stride, common, counts[i], out[i]);
+  }
+}
+
+// One panel of query rows and what it has accumulated.
+struct QueryPanel {
+  const float* q;  // [dim][rows], scaled
+  float* maximum;  // [rows]
+  float* sums;     // [rows][8]
+  float* out[kPanelQueries];
+  std::int32_t counts[kPanelQueries];  // tokens of the tile each row may read, ascending
+};
+
+template <class S, class Element, int kRows>
+void attend_panel(const AttentionTile<Element>& tile, const QueryPanel& panel) {
+  alignas(32) float p[kRows * kTileTokens];
+  float factors[kRows];
+  const std::int32_t tokens = panel.counts[kRows - 1];
+  panel_scores<S, Element, kRows>(tile, panel.q, tokens, p, kTileTokens);
+  for (int i = 0; i < kRows; ++i) {
+    factors[i] =
+        softmax_step<S>(p + i * kTileTokens, panel.counts[i], tokens, panel.maximum + i, panel.sums + 8 * i);
+  }
+  panel_output<S, Element, kRows>(tile, p, kTileTokens, factors, panel.counts, panel.out);
+}
+
+template <class S, class Element>
+void attend_panel(int rows, const AttentionTile<Element>& tile, const QueryPanel& panel) {
+  switch (rows) {
+    case 1: return attend_panel<S, Element, 1>(tile, panel);
+    case 2: return attend_panel<S, Element, 2>(tile, panel);
+    case 3: return attend_panel<S, Element, 3>(tile, panel);
+    case 4: return attend_panel<S, Element, 4>(tile, panel);
+    case 5: return attend_panel<S, Element, 5>(tile, panel);
+    default: return attend_panel<S, Element, 6>(tile, panel);
+  }
+}
+
+// Walks a task's query rows panel by panel: body(first query row, rows, its panel).
+template <class Body>
+TIDEMILL_INLINE void for_panels(const AttentionTask& task, Body body) {
+  for (std::int32_t r = task.begin; r < task.end; r += kPanelQueries) {
+    body(r, task.end - r < kPanelQueries ? task.end - r : kPanelQueries);
+  }
+}
+
+// Copies the task's queries as panels of [dim][rows], roped and scaled.
+template <class S>
+void load_queries(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* panels) {
+  const std::int32_t dim = call.kv.head_dim;
+  const std::int32_t group = call.group();
+  alignas(32) float head[kMaxHeadDim];
+  for_panels(task, [&](std::int32_t first, int rows) {
+    float* panel = panels + static_cast<std::size_t>(first - task.begin) * static_cast<std::size_t>(dim);
+    for (int i = 0; i < rows; ++i) {
+      const std::int32_t token = (first + i) / group;
+      const std::int32_t q_head = task.kv_head * group + (first + i) % group;
+      const float* q = call.q + static_cast<std::size_t>(row.first_token + token) * call.q_stride +
+                       static_cast<std::size_t>(q_head * dim);
+      if (call.rope_cos != nullptr) {
+        const auto at = static_cast<std::size_t>(row.start + token) * static_cast<std::size_t>(call.rope_half);
+        rope_head<S>(q, dim, call.rope_cos + at, call.rope_sin + at, call.rope_half, head);
+        q = head;
+      }
+      for (std::int32_t d = 0; d < dim; ++d) panel[d * rows + i] = q[d] * call.scale;
+    }
+  });
+}
+
+template <class S>
+TIDEMILL_INLINE float* query_output(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
+                                    std::int32_t query) {
+  const std::int32_t group = call.group();
+  return call.out + static_cast<std::size_t>(row.first_token + query / group) * call.out_stride +
+         static_cast<std::size_t>((task.kv_head * group + query % group) * call.kv.head_dim);
+}
+
+// out = accumulated / total, for one query.
+template <class S>
+TIDEMILL_INLINE void normalise(const float* accumulated, float total, std::int32_t dim, float* out) {
+  const auto divisor = S::set(total);
+  simd::for_lanes(dim, [&](int d, int lanes) {
+    simd::store<S>(out + d, S::div(S::load(accumulated + d), divisor), lanes);
+  });
+}
+
+// A tile's K and V in float32, so that many panels convert them once. Conversion is exact: bits stay the same.
+template <class S, class Element>
+AttentionTile<F32Element> widen_tile(const AttentionTile<Element>& tile, std::int32_t tokens, float* buffer) {
+  AttentionTile<F32Element> wide{{}, {}, tile.block_size, tile.head_dim, tile.padded_dim};
+  const std::int32_t blocks = (tokens + tile.block_size - 1) / tile.block_size;
+  const std::int32_t size = tile.block_size * tile.padded_dim;
+  for (std::int32_t b = 0; b < blocks; ++b) {
+    float* k = buffer + static_cast<std::size_t>(2 * b) * static_cast<std::size_t>(size);
+    float* v = k + size;
+    for (std::int32_t i = 0; i < size; i += 8) {
+      S::store(k + i, Element::template load<S>(tile.k[b] + i));
+      S::store(v + i, Element::template load<S>(tile.v[b] + i));
+    }
+    wide.k[b] = k;
+    wide.v[b] = v;
+  }
+  return wide;
+}
+
+// A task's queries and what they have accumulated, in a thread's scratch.
+struct QueryState {
+  float* queries;   // panels of [dim][rows]
+  float* outputs;   // [query][padded dim], not yet divided by the sum
+  float* maximums;  // [query]
+  float* sums;      // [query][8]
+  float* wide;      // one tile of K and V in float32
+
+  static TIDEMILL_INLINE QueryState in(float* scratch, std::int32_t padded_dim) {
+    const auto values = static_cast<std::size_t>(kTaskQueries) * static_cast<std::size_t>(padded_dim);
+    float* maximums = scratch + 2 * values;
+    return {scratch, scratch + values, maximums, maximums + kTaskQueries, maximums + 9 * kTaskQueries};
+  }
+};
+
+template <class S, class Element>
+void attend_tile(const AttentionRow& row, const AttentionTask& task, std::int32_t group,
+                 const AttentionTile<Element>& tile, std::int32_t tile_start, const QueryState& state) {
+  for_panels(task, [&](std::int32_t first, int rows) {
+    const std::int32_t local = first - task.begin;
+    QueryPanel panel{state.queries + static_cast<std::size_t>(local) * static_cast<std::size_t>(tile.head_dim),
+                     state.maximums + local, state.sums + 8 * local, {}, {}};
+    for (int i = 0; i < rows; ++i) {
+      const std::int32_t visible = row.start + (first + i) / group + 1 - tile_start;
+      panel.counts[i] = visible < kTileTokens ? visible : kTileTokens;
+      panel.out[i] = state.outputs + static_cast<std::size_t>((local + i) * tile.padded_dim);
+    }
+    if (panel.counts[rows - 1] > 0) attend_panel<S, Element>(rows, tile, panel);
+  });
+}
+
+template <class S, class Element>
+void attend(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* scratch) {
+  const std::int32_t padded = call.kv.padded_dim();
+  const std::int32_t queries = task.end - task.begin;
+  const std::int32_t group = call.group();
+  const QueryState state = QueryState::in(scratch, padded);
+  load_queries<S>(call, row, task, state.queries);
+  for (std::int32_t r = 0; r < queries; ++r) state.maximums[r] = -__builtin_inff();
+  for (std::int32_t i = 0; i < 8 * queries; i += 8) S::store(state.sums + i, S::zero());
+  for (std::int32_t i = 0; i < padded * queries; i += 8) S::store(state.outputs + i, S::zero());
+  const std::int32_t context = row.start + (task.end - 1) / group + 1;
+  for (std::int32_t start = 0; start < context; start += kTileTokens) {
+    const std::int32_t tokens = context - start < kTileTokens ? context - start : kTileTokens;
+    const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, tokens);
+    if (queries > 2 * kPanelQueries && sizeof(typename Element::Type) < sizeof(float)) {
+      attend_tile<S>(row, task, group, widen_tile<S>(tile, tokens, state.wide), start, state);
+    } else {
+      attend_tile<S>(row, task, group, tile, start, state);
+    }
+  }
+  for (std::int32_t r = 0; r < queries; ++r) {
+    normalise<S>(state.outputs + static_cast<std::size_t>(r * padded), S::sum(S::load(state.sums + 8 * r)),
+                 call.kv.head_dim, query_output<S>(call, row, task, task.begin + r));
+  }
+}
+
+template <class S, class Element>
+void write_kv(const AttentionCall& call, const AttentionRow& row, std::int32_t begin, std::int32_t end) {
+  using Type = typename Element::Type;
+  const std::int32_t dim = call.kv.head_dim;
+  const std::int32_t padded = call.kv.padded_dim();
+  const std::int32_t block_size = call.kv.block_size;
+  alignas(32) float head[kMaxHeadDim];
+  for (std::int32_t token = begin; token < end; ++token) {
+    const std::int32_t position = row.start + token;
+    const std::int32_t block = row.table[position / block_size];
+    const std::int32_t slot = position % block_size;
+    const auto step_row = static_cast<std::size_t>(row.first_token + token);
+    for (std::int32_t h = 0; h < call.kv.kv_heads; ++h) {
+      const float* k = call.k + step_row * call.k_stride + static_cast<std::size_t>(h * dim);
+      const float* v = call.v + step_row * call.v_stride + static_cast<std::size_t>(h * dim);
+      if (call.rope_cos != nullptr) {
+        const auto at = static_cast<std::size_t>(position) * static_cast<std::size_t>(call.rope_half);
+        rope_head<S>(k, dim, call.rope_cos + at, call.rope_sin + at, call.rope_half, head);
+        k = head;
+      }
+      Type* keys = reinterpret_cast<Type*>(call.kv.keys(block, h)) + slot;
+      Type* values = reinterpret_cast<Type*>(call.kv.values(block, h)) + slot * padded;
+      for (std::int32_t d = 0; d < dim; ++d) store_element(keys + d * block_size, k[d]);
+      for (std::int32_t d = 0; d < dim; ++d) store_element(values + d, v[d]);
+      for (std::int32_t d = dim; d < padded; ++d) store_element(values + d, 0.0f);
+    }
+  }
+}
+
+// Materialised form: the score row of (token, head) is scores + scores_offset + (token * heads + head) * row length.
+TIDEMILL_INLINE float* score_row(const AttentionCall& call, const AttentionRow& row, std::int32_t token,
+                                 std::int32_t head) {
+  const std::size_t length = score_row_floats(row.start + row.tokens);
+  return call.scores + row.scores_offset +
+         (static_cast<std::size_t>(token) * static_cast<std::size_t>(call.heads) + static_cast<std::size_t>(head)) *
+             length;
+}
+
+template <class S, class Element>
+void materialised_scores(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
+                         float* scratch) {
+  const std::int32_t group = call.group();
+  for (std::int32_t r = task.begin; r < task.end; ++r) {
+    load_queries<S>(call, row, AttentionTask{task.row, task.kv_head, r, r + 1}, scratch);
+    float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
+    const std::int32_t context = row.start + r / group + 1;
+    for (std::int32_t start = 0; start < context; start += kTileTokens) {
+      const std::int32_t tokens = context - start < kTileTokens ? context - start : kTileTokens;
+      const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, tokens);
+      panel_scores<S, Element, 1>(tile, scratch, tokens, p + start, 0);
+    }
+  }
+}
+
+// Weights in place of scores, already divided by their sum.
+template <class S>
+void materialised_softmax(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float*) {
+  const std::int32_t group = call.group();
+  for (std::int32_t r = task.begin; r < task.end; ++r) {
+    float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
+    const std::int32_t context = row.start + r / group + 1;
+    float maximum = -__builtin_inff();
+    alignas(32) float sums[simd::kLanes] = {};
+    softmax_step<S>(p, context, context, &maximum, sums);
+    const auto total = S::set(S::sum(S::load(sums)));
+    for (std::int32_t t = 0; t < context; t += 8) S::store(p + t, S::div(S::load(p + t), total));
+  }
+}
+
+template <class S, class Element>
+void materialised_values(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
+                         float* scratch) {
+  const std::int32_t group = call.group();
+  const std::int32_t padded = call.kv.padded_dim();
+  for (std::int32_t r = task.begin; r < task.end; ++r) {
+    const float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
+    for (std::int32_t d = 0; d < padded; d += 8) S::store(scratch + d, S::zero());
+    const std::int32_t context = row.start + r / group + 1;
+    for (std::int32_t start = 0; start < context; start += kTileTokens) {
+      const std::int32_t tokens = context - start < kTileTokens ? context - start : kTileTokens;
+      const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, tokens);
+      extra_values<S, Element>(tile, p + start, 0, tokens, scratch);
+    }
+    normalise<S>(scratch, 1.0f, call.kv.head_dim, query_output<S>(call, row, task, r));
+  }
+}
+
+template <class S, class Element>
+constexpr AttentionKernels attention_kernels() {
+  return {write_kv<S, Element>, attend<S, Element>, materialised_scores<S, Element>, materialised_softmax<S>,
+          materialised_values<S, Element>};
+}
+
+}  // namespace tidemill

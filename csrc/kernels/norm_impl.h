@@ -1,0 +1,35 @@
+// Row-wise kernels of one instruction set S (see simd.h): RMS norm, add, scale.
+#pragma once
+#include "simd.h"
+
+namespace tidemill {
+
+template <class S>
+void rms_norm(const float* x, const float* weight, float eps, std::int32_t n, float* out) {
+  typename S::V squares = S::zero();
+  simd::for_lanes(n, [&](int i, int lanes) {
+    const auto v = simd::load<S>(x + i, lanes);
+    squares = S::fma(v, v, squares);
+  });
+  const auto factor = S::set(1.0f / __builtin_sqrtf(S::sum(squares) / static_cast<float>(n) + eps));
+  simd::for_lanes(n, [&](int i, int lanes) {
+    const auto scaled = S::mul(simd::load<S>(x + i, lanes), factor);
+    simd::store<S>(out + i, S::mul(scaled, simd::load<S>(weight + i, lanes)), lanes);
+  });
+}
+
+template <class S>
+void add_rows(const float* a, const float* b, std::int32_t n, float* out) {
+  simd::for_lanes(n, [&](int i, int lanes) {
+    simd::store<S>(out + i, S::add(simd::load<S>(a + i, lanes), simd::load<S>(b + i, lanes)), lanes);
+  });
+}
+
+template <class S>
+void scale_row(const float* x, float factor, std::int32_t n, float* out) {
+  simd::for_lanes(n, [&](int i, int lanes) {
+    simd::store<S>(out + i, S::mul(simd::load<S>(x + i, lanes), S::set(factor)), lanes);
+  });
+}
+
+}  // namespace tidemill

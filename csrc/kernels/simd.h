@@ -1,0 +1,296 @@
+// Eight float lanes in two spellings with one interface: Portable (two 16-byte compiler vectors) and Avx2.
+//
+// Kernels are templates over one of them, instantiated in vector_portable.cpp and vector_avx2.cpp. Everything here is a
+// static member that is always inlined, so that no code compiled for AVX2 can be linked into the portable build.
+// Avx2::fma rounds once, Portable::fma twice: bits are equal within an instruction set, not between them.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "inline.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace tidemill::simd {
+
+inline constexpr int kLanes = 8;
+
+// IEEE half precision by integer arithmetic, round to nearest even; NaN stays NaN.
+TIDEMILL_INLINE float half_to_float(std::uint16_t half) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
+  const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fffu) << 13;
+  float value;
+  if (magnitude >= 0x0f800000u) {  // infinity or NaN
+    const std::uint32_t bits = magnitude | 0x7f800000u;
+    std::memcpy(&value, &bits, 4);
+  } else {  // 2^112 moves the exponent's bias; subnormal halves come out normal
+    std::memcpy(&value, &magnitude, 4);
+    value *= 0x1p112f;
+  }
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  bits |= sign;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+TIDEMILL_INLINE std::uint16_t float_to_half(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
+  if (bits >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and above round to infinity
+  if (bits < 0x38800000u) {  // below the smallest normal half: adding 0.5 leaves the rounded mantissa in the low bits
+    float magnitude;
+    std::memcpy(&magnitude, &bits, 4);
+    magnitude += 0.5f;
+    std::memcpy(&bits, &magnitude, 4);
+    return static_cast<std::uint16_t>(sign | (bits - 0x3f000000u));
+  }
+  const std::uint32_t odd = (bits >> 13) & 1u;
+  return static_cast<std::uint16_t>(sign | ((bits - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+struct Portable {
+  static constexpr const char* kName = "portable";
+  typedef float F4 __attribute__((vector_size(16)));
+  typedef std::int32_t I4 __attribute__((vector_size(16)));
+  struct V {
+    F4 lo, hi;
+  };
+  struct Mask {
+    I4 lo, hi;
+  };
+
+  static TIDEMILL_INLINE F4 four(float x) { return F4{x, x, x, x}; }
+  static TIDEMILL_INLINE V set(float x) { return {four(x), four(x)}; }
+  static TIDEMILL_INLINE V zero() { return set(0.0f); }
+  static TIDEMILL_INLINE V load(const float* p) {
+    V v;
+    std::memcpy(&v.lo, p, 16);
+    std::memcpy(&v.hi, p + 4, 16);
+    return v;
+  }
+  static TIDEMILL_INLINE void store(float* p, V v) {
+    std::memcpy(p, &v.lo, 16);
+    std::memcpy(p + 4, &v.hi, 16);
+  }
+  // The first n lanes; the others are zero (load) or left alone (store).
+  static TIDEMILL_INLINE V load_first(const float* p, int n) {
+    float lanes[kLanes] = {};
+    std::memcpy(lanes, p, sizeof(float) * static_cast<unsigned>(n));
+    return load(lanes);
+  }
+  static TIDEMILL_INLINE void store_first(float* p, V v, int n) {
+    float lanes[kLanes];
+    store(lanes, v);
+    std::memcpy(p, lanes, sizeof(float) * static_cast<unsigned>(n));
+  }
+  static TIDEMILL_INLINE V load_half(const std::uint16_t* p) {
+    float lanes[kLanes];
+    for (int i = 0; i < kLanes; ++i) lanes[i] = half_to_float(p[i]);
+    return load(lanes);
+  }
+  static TIDEMILL_INLINE void store_half(std::uint16_t* p, V v) {
+    float lanes[kLanes];
+    store(lanes, v);
+    for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(lanes[i]);
+  }
+  static TIDEMILL_INLINE V add(V a, V b) { return {a.lo + b.lo, a.hi + b.hi}; }
+  static TIDEMILL_INLINE V sub(V a, V b) { return {a.lo - b.lo, a.hi - b.hi}; }
+  static TIDEMILL_INLINE V mul(V a, V b) { return {a.lo * b.lo, a.hi * b.hi}; }
+  static TIDEMILL_INLINE V div(V a, V b) { return {a.lo / b.lo, a.hi / b.hi}; }
+  static TIDEMILL_INLINE V fma(V a, V b, V c) { return {a.lo * b.lo + c.lo, a.hi * b.hi + c.hi}; }
+  // c - a * b
+  static TIDEMILL_INLINE V fnma(V a, V b, V c) { return {c.lo - a.lo * b.lo, c.hi - a.hi * b.hi}; }
+  static TIDEMILL_INLINE Mask greater(V a, V b) { return {a.lo > b.lo, a.hi > b.hi}; }
+  // not (a < b): true for NaN
+  static TIDEMILL_INLINE Mask not_less(V a, V b) { return {~(a.lo < b.lo), ~(a.hi < b.hi)}; }
+  static TIDEMILL_INLINE V select(Mask m, V yes, V no) {
+    return {m.lo ? yes.lo : no.lo, m.hi ? yes.hi : no.hi};
+  }
+  static TIDEMILL_INLINE V zero_unless(Mask m, V v) { return select(m, v, zero()); }
+  static TIDEMILL_INLINE unsigned bits(Mask m) {
+    std::int32_t lanes[kLanes];
+    std::memcpy(lanes, &m.lo, 16);
+    std::memcpy(lanes + 4, &m.hi, 16);
+    unsigned result = 0;
+    for (int i = 0; i < kLanes; ++i) result |= (static_cast<std::uint32_t>(lanes[i]) >> 31) << i;
+    return result;
+  }
+  // The second operand if either is NaN, as the AVX instructions do.
+  static TIDEMILL_INLINE V max(V a, V b) { return select(greater(a, b), a, b); }
+  static TIDEMILL_INLINE V min(V a, V b) { return select(greater(b, a), a, b); }
+  // Nearest integer, ties to even, for |x| < 2^22.
+  static TIDEMILL_INLINE V round(V x) {
+    const F4 magic = four(0x1.8p23f);
+    return {(x.lo + magic) - magic, (x.hi + magic) - magic};
+  }
+  // 2^n for integral n in [-126, 127].
+  static TIDEMILL_INLINE V power_of_two(V n) {
+    const F4 magic = four(0x1.8p23f);  // leaves n in the low mantissa bits
+    V v;
+    const F4 lo = n.lo + magic, hi = n.hi + magic;
+    I4 a, b;
+    std::memcpy(&a, &lo, 16);
+    std::memcpy(&b, &hi, 16);
+    a = (a + 127) << 23;
+    b = (b + 127) << 23;
+    std::memcpy(&v.lo, &a, 16);
+    std::memcpy(&v.hi, &b, 16);
+    return v;
+  }
+  // x = mantissa * 2^exponent with mantissa in [0.5, 1), for normal positive x.
+  static TIDEMILL_INLINE V split(V x, V& exponent) {
+    float mantissas[kLanes], exponents[kLanes];
+    store(mantissas, x);
+    for (int i = 0; i < kLanes; ++i) {
+      std::uint32_t u;
+      std::memcpy(&u, &mantissas[i], 4);
+      exponents[i] = static_cast<float>(static_cast<std::int32_t>(u >> 23) - 126);
+      u = (u & 0x007fffffu) | 0x3f000000u;
+      std::memcpy(&mantissas[i], &u, 4);
+    }
+    exponent = load(exponents);
+    return load(mantissas);
+  }
+  // Lanes added as ((0+4) + (2+6)) + ((1+5) + (3+7)).
+  static TIDEMILL_INLINE float sum(V v) {
+    const F4 s = v.lo + v.hi;
+    return (s[0] + s[2]) + (s[1] + s[3]);
+  }
+  static TIDEMILL_INLINE float max_lane(V v) {
+    float lanes[kLanes];
+    store(lanes, v);
+    float best = lanes[0];
+    for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
+    return best;
+  }
+  static TIDEMILL_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+};
+
+#if defined(__AVX2__)
+struct Avx2 {
+  static constexpr const char* kName = "avx2";
+  using V = __m256;
+  using Mask = __m256;
+
+  static TIDEMILL_INLINE V set(float x) { return _mm256_set1_ps(x); }
+  static TIDEMILL_INLINE V zero() { return _mm256_setzero_ps(); }
+  static TIDEMILL_INLINE V load(const float* p) { return _mm256_loadu_ps(p); }
+  static TIDEMILL_INLINE void store(float* p, V v) { _mm256_storeu_ps(p, v); }
+  static TIDEMILL_INLINE __m256i first(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static TIDEMILL_INLINE V load_first(const float* p, int n) { return _mm256_maskload_ps(p, first(n)); }
+  static TIDEMILL_INLINE void store_first(float* p, V v, int n) { _mm256_maskstore_ps(p, first(n), v); }
+  static TIDEMILL_INLINE V load_half(const std::uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static TIDEMILL_INLINE void store_half(std::uint16_t* p, V v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static TIDEMILL_INLINE V add(V a, V b) { return _mm256_add_ps(a, b); }
+  static TIDEMILL_INLINE V sub(V a, V b) { return _mm256_sub_ps(a, b); }
+  static TIDEMILL_INLINE V mul(V a, V b) { return _mm256_mul_ps(a, b); }
+  static TIDEMILL_INLINE V div(V a, V b) { return _mm256_div_ps(a, b); }
+  static TIDEMILL_INLINE V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+  static TIDEMILL_INLINE V fnma(V a, V b, V c) { return _mm256_fnmadd_ps(a, b, c); }
+  static TIDEMILL_INLINE Mask greater(V a, V b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+  static TIDEMILL_INLINE Mask not_less(V a, V b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }
+  static TIDEMILL_INLINE V select(Mask m, V yes, V no) { return _mm256_blendv_ps(no, yes, m); }
+  static TIDEMILL_INLINE V zero_unless(Mask m, V v) { return _mm256_and_ps(m, v); }
+  static TIDEMILL_INLINE unsigned bits(Mask m) { return static_cast<unsigned>(_mm256_movemask_ps(m)); }
+  static TIDEMILL_INLINE V max(V a, V b) { return _mm256_max_ps(a, b); }
+  static TIDEMILL_INLINE V min(V a, V b) { return _mm256_min_ps(a, b); }
+  static TIDEMILL_INLINE V round(V x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static TIDEMILL_INLINE V power_of_two(V n) {
+    const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
+  }
+  static TIDEMILL_INLINE V split(V x, V& exponent) {
+    const __m256i u = _mm256_castps_si256(x);
+    exponent = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(u, 23), _mm256_set1_epi32(126)));
+    const __m256i mantissa = _mm256_and_si256(u, _mm256_set1_epi32(0x007fffff));
+    return _mm256_castsi256_ps(_mm256_or_si256(mantissa, _mm256_set1_epi32(0x3f000000)));
+  }
+  static TIDEMILL_INLINE float sum(V v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
+  }
+  static TIDEMILL_INLINE float max_lane(V v) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+  }
+  static TIDEMILL_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+};
+#endif
+
+// exp(x): relative error below 3e-7; 0 below -87.3, NaN for NaN. x = n ln2 + f, degree-6 Taylor polynomial in f.
+template <class S>
+TIDEMILL_INLINE typename S::V exp(typename S::V x) {
+  using V = typename S::V;
+  const V low = S::set(-87.3f);
+  const V clamped = S::min(S::set(88.0f), S::max(low, x));
+  const V n = S::round(S::mul(clamped, S::set(1.44269504f)));
+  V f = S::fnma(n, S::set(0.693145752f), clamped);  // ln 2 in two parts; the first has trailing zeros
+  f = S::fnma(n, S::set(1.42860677e-6f), f);
+  V p = S::set(1.0f / 720.0f);
+  p = S::fma(p, f, S::set(1.0f / 120.0f));
+  p = S::fma(p, f, S::set(1.0f / 24.0f));
+  p = S::fma(p, f, S::set(1.0f / 6.0f));
+  p = S::fma(p, f, S::set(0.5f));
+  p = S::fma(p, f, S::set(1.0f));
+  p = S::fma(p, f, S::set(1.0f));
+  return S::zero_unless(S::not_less(x, low), S::mul(p, S::power_of_two(n)));
+}
+
+// ln(x) for normal positive x: x = m 2^e with m in [0.707, 1.414), ln m = 2 atanh((m - 1) / (m + 1)) to the ninth power.
+template <class S>
+TIDEMILL_INLINE typename S::V log(typename S::V x) {
+  using V = typename S::V;
+  V e;
+  V m = S::split(x, e);
+  const V one = S::set(1.0f);
+  const auto small = S::greater(S::set(0.70710678f), m);
+  m = S::select(small, S::add(m, m), m);
+  e = S::sub(e, S::zero_unless(small, one));
+  const V s = S::div(S::sub(m, one), S::add(m, one));
+  const V s2 = S::mul(s, s);
+  V p = S::set(1.0f / 9.0f);
+  p = S::fma(p, s2, S::set(1.0f / 7.0f));
+  p = S::fma(p, s2, S::set(1.0f / 5.0f));
+  p = S::fma(p, s2, S::set(1.0f / 3.0f));
+  p = S::mul(S::mul(p, s2), s);
+  const V twice = S::add(S::add(s, p), S::add(s, p));
+  return S::fma(e, S::set(0.693145752f), S::fma(e, S::set(1.42860677e-6f), twice));
+}
+
+// Calls body(offset, lanes) for each group of eight of n values; lanes < 8 in the last group of an odd size.
+template <class Body>
+TIDEMILL_INLINE void for_lanes(int n, Body body) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(i, kLanes);
+  if (i < n) body(i, n - i);
+}
+
+// A full or masked load, so that a tail runs the same vector code as the rest.
+template <class S>
+TIDEMILL_INLINE typename S::V load(const float* p, int lanes) {
+  return lanes == kLanes ? S::load(p) : S::load_first(p, lanes);
+}
+template <class S>
+TIDEMILL_INLINE void store(float* p, typename S::V v, int lanes) {
+  if (lanes == kLanes) {
+    S::store(p, v);
+  } else {
+    S::store_first(p, v, lanes);
+  }
+}
+
+}  // namespace tidemill::simd

@@ -1,0 +1,40 @@
+// The vector kernels of one instruction set, beside the linear layers: everything else a step computes.
+//
+// All of them are row-wise or (token, head)-wise: a result never depends on which other rows a call contains.
+#pragma once
+#include "attention.h"
+#include "sampler.h"
+
+namespace tidemill {
+
+// cos and sin of the rotated dimensions, [position][half] each.
+struct RopeView {
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+  std::int32_t half = 0;  // rotated dimensions / 2
+
+  explicit operator bool() const { return cos != nullptr; }
+};
+
+struct VectorKernels {
+  const char* isa;
+
+  // out = x / sqrt(mean(x^2) + eps) * weight, for one row of n.
+  void (*rms_norm)(const float* x, const float* weight, float eps, std::int32_t n, float* out);
+  // out = gate / (1 + exp(-gate)) * up, for one row of n.
+  void (*silu_glu)(const float* gate, const float* up, std::int32_t n, float* out);
+  void (*add)(const float* a, const float* b, std::int32_t n, float* out);
+  void (*scale)(const float* x, float factor, std::int32_t n, float* out);
+  // Rotates one head of head_dim values: dimension i with i + half; the rest is copied. out may be x.
+  void (*rope)(const float* x, std::int32_t head_dim, const float* cos, const float* sin, std::int32_t half,
+               float* out);
+  AttentionKernels attention[2];  // by KvFormat
+  SamplerKernels sampler;
+};
+
+const VectorKernels& vector_kernels_portable();
+#if defined(__x86_64__)
+const VectorKernels& vector_kernels_avx2();
+#endif
+
+}  // namespace tidemill

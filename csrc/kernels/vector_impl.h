@@ -1,0 +1,24 @@
+// The table of vector kernels of one instruction set S (see simd.h).
+#pragma once
+#include "attention_impl.h"
+#include "glu_impl.h"
+#include "norm_impl.h"
+#include "rope_impl.h"
+#include "sampler_impl.h"
+#include "vector.h"
+
+namespace tidemill {
+
+template <class S>
+constexpr VectorKernels vector_kernels() {
+  return {S::kName,
+          rms_norm<S>,
+          silu_glu<S>,
+          add_rows<S>,
+          scale_row<S>,
+          rope_head<S>,
+          {attention_kernels<S, F16Element>(), attention_kernels<S, F32Element>()},
+          sampler_kernels<S>()};
+}
+
+}  // namespace tidemill

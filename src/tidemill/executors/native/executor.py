@@ -1,0 +1,131 @@
+"""The native executor: a graph lowered once into a program, stepped by C++ threads without the interpreter's lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.core.config import ExecutorConfig
+from tidemill.core.errors import ConfigError
+from tidemill.core.machine import usable_cpus
+from tidemill.core.step import RowOutputs, StepPlan, StepResult, TokenLogprob
+from tidemill.executors.native._native import Machine
+from tidemill.executors.native.lowering import lower
+from tidemill.executors.protocol import KvPoolSpec
+from tidemill.graph.formats import WeightTensor
+from tidemill.graph.graph import Graph
+
+__all__ = ["NativeExecutor"]
+
+ISA_VARIABLE = "TIDEMILL_ISA"
+
+
+class NativeExecutor:
+    """Implements executors.protocol.Executor. A step runs on the machine's own threads from submit to collect."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Mapping[str, WeightTensor],
+        config: ExecutorConfig,
+        *,
+        force_row_variant: int = 0,
+    ) -> None:
+        """Pack the weights and lower the graph, plain or fused.
+
+        ``force_row_variant`` (1 to 4) fixes the rows per inner call of the linear kernels, for tests: the results are
+        the same bits. Raises ConfigError for a setting that cannot run here, ModelLoadError for a wrong weight.
+        """
+        self._config = config
+        self._groups = {group.name: index for index, group in enumerate(graph.kv_groups)}
+        self._plan: StepPlan | None = None
+        try:
+            self._machine = Machine(
+                isa=_isa(config),
+                threads=usable_cpus() if config.threads is None else config.threads,
+                materialized=config.attention == "materialized",
+                row_variant=force_row_variant,
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        lower(self._machine, graph, weights, config.numerics)
+
+    @property
+    def description(self) -> str:
+        threads = self._machine.threads
+        return (
+            f"native: {self._machine.isa}, {self._config.numerics} numerics, "
+            f"KV {self._config.resolved_kv_format}, {self._config.attention} attention, "
+            f"{threads} thread{'' if threads == 1 else 's'}"
+        )
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the weights in the kernels' layouts."""
+        return self._machine.packed_bytes
+
+    def workspace_bytes(self, tokens: int, outputs: int) -> int:
+        """Bytes of activations for a step of this many tokens and drawn positions."""
+        return self._machine.workspace_bytes(tokens, outputs)
+
+    def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
+        if [spec.group for spec in pools] != list(self._groups):
+            raise ValueError(f"pools for {[spec.group for spec in pools]}, but the KV groups are {list(self._groups)}")
+        half = self._config.resolved_kv_format == "f16"
+        for index, spec in enumerate(pools):
+            self._machine.allocate_kv(index, spec.num_blocks, spec.block_size, half)
+
+    def submit(self, plan: StepPlan) -> None:
+        self._machine.submit(plan.rows, sample=True)
+        self._plan = plan
+
+    def collect(self) -> StepResult:
+        plan, self._plan = self._plan, None
+        if plan is None:
+            raise ValueError("no step is in flight")
+        seconds, rows = self._machine.collect()
+        return StepResult(step=plan.step, rows=tuple(_outputs(*row) for row in rows), seconds=seconds)
+
+    def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:
+        for source, destination in pairs:
+            self._machine.copy_block(self._groups[group], source, destination)
+
+    def read_blocks(self, group: str, blocks: Sequence[int]) -> bytes:
+        return self._machine.read_blocks(self._groups[group], blocks)
+
+    def write_blocks(self, group: str, blocks: Sequence[int], data: bytes) -> None:
+        self._machine.write_blocks(self._groups[group], blocks, data)
+
+    def logits(self, plan: StepPlan) -> Mapping[int, npt.NDArray[np.float32]]:
+        self._machine.submit(plan.rows, sample=False)
+        values = self._machine.collect_logits()
+        result = {}
+        at = 0
+        for index, row in enumerate(plan.rows):
+            if row.num_outputs:
+                result[index] = values[at : at + row.num_outputs]
+            at += row.num_outputs
+        return result
+
+    def close(self) -> None:
+        self._plan = None
+        self._machine.close()
+
+
+def _isa(config: ExecutorConfig) -> str:
+    """The instruction set asked for: the setting, or for auto the environment's."""
+    return os.environ.get(ISA_VARIABLE, "auto") if config.isa == "auto" else config.isa
+
+
+def _outputs(
+    tokens: tuple[int, ...], logprobs: tuple[tuple[int, float, tuple[tuple[int, float], ...]], ...] | None
+) -> RowOutputs:
+    if logprobs is None:
+        return RowOutputs(tokens=tokens)
+    return RowOutputs(
+        tokens=tokens,
+        logprobs=tuple(TokenLogprob(token=token, logprob=logprob, top=top) for token, logprob, top in logprobs),
+    )

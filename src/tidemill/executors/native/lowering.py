@@ -1,0 +1,274 @@
+"""From a graph to the machine's program: a flat list of instructions over planned slots.
+
+Two walks. The first turns each node into steps that name the buffers they read and write; a value has a float buffer,
+a quantised one, or both, whichever its readers need. The second, with every lifetime known, gives the buffers slots
+and emits the instructions.
+
+    value --> RmsNorm or Glu   writes the quantised form itself: norm or gate and rounding in one pass
+          --> anything else    writes floats, followed by a quantise step where a linear layer wants 8 bits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from tidemill.executors.native.arena import Buffer, Lifetime, plan_slots
+from tidemill.executors.native.weights import WeightStore
+from tidemill.graph.formats import WeightTensor
+from tidemill.graph.graph import (
+    Add,
+    Attention,
+    Embed,
+    Glu,
+    Graph,
+    Linear,
+    Node,
+    RmsNorm,
+    Rope,
+    Rows,
+    Scale,
+    SelectRows,
+    Value,
+    inputs,
+)
+
+if TYPE_CHECKING:
+    from tidemill.executors.native._native import Machine
+
+__all__ = ["lower"]
+
+_NONE = -1
+Slots = Callable[[Buffer | None], int]
+"""The slot of a buffer; -1 for none."""
+
+
+def lower(
+    machine: Machine, graph: Graph, weights: Mapping[str, WeightTensor], numerics: Literal["fast", "exact"]
+) -> None:
+    """Give the machine a graph's weights, KV groups, slots and instructions. Accepts plain and fused graphs.
+
+    Raises ModelLoadError for a weight that is missing or has another shape than the graph names.
+    """
+    store = WeightStore(machine, graph, weights)
+    groups = {group.name: machine.add_group(group.layers, group.kv_heads, group.head_dim) for group in graph.kv_groups}
+    steps = _Walk(graph, store, groups, fast=numerics == "fast").steps()
+    specs, slots = plan_slots(_lifetimes(steps, keep=Buffer(value=graph.logits)))
+    for spec in specs:
+        machine.add_slot(spec.rows is Rows.OUTPUTS, spec.float_width, spec.quantized_width)
+    for step in steps:
+        step.emit(machine, lambda buffer: _NONE if buffer is None else slots[buffer])
+    machine.set_logits(slots[Buffer(value=graph.logits)], graph.vocab_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One instruction to be: the buffers it touches, and how to emit it once they have slots."""
+
+    reads: tuple[Buffer, ...]
+    writes: tuple[Buffer, ...]
+    emit: Callable[[Machine, Slots], None]
+
+
+def _lifetimes(steps: list[_Step], keep: Buffer) -> list[Lifetime]:
+    """In the order of writing; ``keep`` lives to the end."""
+    last: dict[Buffer, int] = {keep: len(steps)}
+    for at, step in enumerate(steps):
+        for buffer in step.reads:
+            last[buffer] = max(last.get(buffer, at), at)
+    return [
+        Lifetime(buffer=buffer, first=at, last=last.get(buffer, at))
+        for at, step in enumerate(steps)
+        for buffer in step.writes
+    ]
+
+
+class _Walk:
+    """The first walk: nodes to steps."""
+
+    def __init__(self, graph: Graph, store: WeightStore, groups: Mapping[str, int], *, fast: bool) -> None:
+        self._graph = graph
+        self._store = store
+        self._groups = groups
+        self._fast = fast
+        # Values read as floats, and values read as 8-bit rows.
+        self._as_floats = {graph.logits.id}
+        self._as_bytes = set()
+        for node in graph.nodes:
+            if isinstance(node, Linear):
+                kinds = {self._on_bytes(name) for name in node.weights}
+                if True in kinds:
+                    self._as_bytes.add(node.x.id)
+                if False in kinds:
+                    self._as_floats.add(node.x.id)
+                if node.residual is not None:
+                    self._as_floats.add(node.residual.id)
+            else:
+                self._as_floats.update(value.id for value in inputs(node))
+
+    def steps(self) -> list[_Step]:
+        """The steps of all nodes, in order."""
+        return [step for node in self._graph.nodes for step in self._of(node)]
+
+    def _on_bytes(self, weight: str) -> bool:
+        """Whether a weight's products run on 8-bit activations."""
+        return self._fast and self._store.quantized(weight)
+
+    def _of(self, node: Node) -> list[_Step]:
+        match node:
+            case RmsNorm():
+                return [self._rms_norm(node)]
+            case Glu():
+                return [self._glu(node)]
+            case Embed():
+                step = self._embed(node)
+            case Linear():
+                step = self._linear(node)
+            case Rope():
+                step = self._rope(node)
+            case Attention():
+                step = self._attention(node)
+            case Add():
+                step = self._add(node)
+            case Scale():
+                step = self._scale(node)
+            case SelectRows():
+                step = self._select(node)
+        return [step, self._quantize(node.out)] if node.out.id in self._as_bytes else [step]
+
+    def _forms(self, value: Value) -> tuple[Buffer | None, Buffer | None]:
+        """The float and the quantised buffer of a value that can be written in either form."""
+        as_bytes = value.id in self._as_bytes
+        floats = Buffer(value=value) if value.id in self._as_floats or not as_bytes else None
+        return floats, Buffer(value=value, quantized=True) if as_bytes else None
+
+    def _quantize(self, value: Value) -> _Step:
+        x, out = Buffer(value=value), Buffer(value=value, quantized=True)
+        return _Step(
+            reads=(x,),
+            writes=(out,),
+            emit=lambda machine, slot: machine.quantize(slot(x), _outputs(value), value.width, slot(out)),
+        )
+
+    def _embed(self, node: Embed) -> _Step:
+        out = Buffer(value=node.out)
+        table = self._store.table(node.weight)
+        return _Step(
+            reads=(), writes=(out,), emit=lambda machine, slot: machine.embed(table, slot(out), node.out.width)
+        )
+
+    def _rms_norm(self, node: RmsNorm) -> _Step:
+        x = Buffer(value=node.x)
+        out, quantized = self._forms(node.out)
+        weight = self._store.vector(node.weight)
+        return _Step(
+            reads=(x,),
+            writes=_present(out, quantized),
+            emit=lambda machine, slot: machine.rms_norm(
+                slot(x), weight, node.eps, _outputs(node.out), node.out.width, slot(out), slot(quantized)
+            ),
+        )
+
+    def _glu(self, node: Glu) -> _Step:
+        gate, up = Buffer(value=node.gate), _buffer(node.up)
+        out, quantized = self._forms(node.out)
+        return _Step(
+            reads=_present(gate, up),
+            writes=_present(out, quantized),
+            emit=lambda machine, slot: machine.glu(
+                slot(gate), slot(up), _outputs(node.out), node.out.width, slot(out), slot(quantized)
+            ),
+        )
+
+    def _linear(self, node: Linear) -> _Step:
+        on_bytes = [self._on_bytes(name) for name in node.weights]
+        x = Buffer(value=node.x) if False in on_bytes else None
+        quantized = Buffer(value=node.x, quantized=True) if True in on_bytes else None
+        residual, out = _buffer(node.residual), Buffer(value=node.out)
+        parts = self._parts(node, on_bytes)
+        return _Step(
+            reads=_present(x, quantized, residual),
+            writes=(out,),
+            emit=lambda machine, slot: machine.linear(
+                slot(x),
+                slot(quantized),
+                _outputs(node.out),
+                node.x.width,
+                slot(out),
+                node.out.width,
+                slot(residual),
+                parts,
+            ),
+        )
+
+    def _parts(self, node: Linear, on_bytes: list[bool]) -> list[tuple[int, int, int, int]]:
+        """Per weight: its matrix, its first column in the output, its bias, and whether it runs on 8-bit rows."""
+        parts = []
+        column = 0
+        for name, bias, quantized in zip(
+            node.weights, node.biases or (None,) * len(node.weights), on_bytes, strict=True
+        ):
+            bias_index = _NONE if bias is None else self._store.vector(bias)
+            parts.append((self._store.matrix(name), column, bias_index, int(quantized)))
+            column += self._store.outputs(name)
+        return parts
+
+    def _rope(self, node: Rope) -> _Step:
+        x, out = Buffer(value=node.x), Buffer(value=node.out)
+        rope = self._store.rope(node.rope)
+        return _Step(
+            reads=(x,),
+            writes=(out,),
+            emit=lambda machine, slot: machine.rope(slot(x), node.heads, node.head_dim, rope, slot(out)),
+        )
+
+    def _attention(self, node: Attention) -> _Step:
+        q, k, v, out = Buffer(value=node.q), _buffer(node.k), _buffer(node.v), Buffer(value=node.out)
+        rope = _NONE if node.rope is None else self._store.rope(node.rope)
+        group = self._groups[node.group]
+        return _Step(
+            reads=_present(q, k, v),
+            writes=(out,),
+            emit=lambda machine, slot: machine.attention(
+                slot(q), slot(k), slot(v), node.heads, group, node.layer, rope, node.scale, slot(out)
+            ),
+        )
+
+    def _add(self, node: Add) -> _Step:
+        a, b, out = Buffer(value=node.a), Buffer(value=node.b), Buffer(value=node.out)
+        return _Step(
+            reads=(a, b),
+            writes=(out,),
+            emit=lambda machine, slot: machine.add(slot(a), slot(b), _outputs(node.out), node.out.width, slot(out)),
+        )
+
+    def _scale(self, node: Scale) -> _Step:
+        x, out = Buffer(value=node.x), Buffer(value=node.out)
+        return _Step(
+            reads=(x,),
+            writes=(out,),
+            emit=lambda machine, slot: machine.scale(
+                slot(x), node.factor, _outputs(node.out), node.out.width, slot(out)
+            ),
+        )
+
+    def _select(self, node: SelectRows) -> _Step:
+        x, out = Buffer(value=node.x), Buffer(value=node.out)
+        return _Step(
+            reads=(x,),
+            writes=(out,),
+            emit=lambda machine, slot: machine.select(slot(x), node.out.width, slot(out)),
+        )
+
+
+def _outputs(value: Value) -> bool:
+    return value.rows is Rows.OUTPUTS
+
+
+def _buffer(value: Value | None) -> Buffer | None:
+    return None if value is None else Buffer(value=value)
+
+
+def _present(*buffers: Buffer | None) -> tuple[Buffer, ...]:
+    return tuple(buffer for buffer in buffers if buffer is not None)

@@ -1,0 +1,96 @@
+"""Weights on their way into the native machine: each tensor once, in the form its readers need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidemill.core.errors import ModelLoadError
+from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
+from tidemill.graph.graph import Graph, RopeSpec
+
+if TYPE_CHECKING:
+    from tidemill.executors.native._native import Machine
+
+__all__ = ["WeightStore"]
+
+# Numbers shared with csrc/kernels/linear.h, FileFormat.
+_FILE_FORMAT = {
+    WeightFormat.F32: 0,
+    WeightFormat.F16: 1,
+    WeightFormat.BF16: 2,
+    WeightFormat.Q4_0: 3,
+    WeightFormat.Q4_1: 4,
+    WeightFormat.Q8_0: 5,
+}
+
+
+class WeightStore:
+    """Hands tensors to the machine on first use; a second name of a tensor gets the same index."""
+
+    def __init__(self, machine: Machine, graph: Graph, weights: Mapping[str, WeightTensor]) -> None:
+        self._machine = machine
+        self._graph = graph
+        self._weights = weights
+        self._matrices: dict[str, int] = {}
+        self._vectors: dict[str, int] = {}
+        self._tables: dict[str, int] = {}
+        self._ropes: dict[RopeSpec, int] = {}
+        self._formats: dict[str, WeightFormat] = {}
+
+    def quantized(self, name: str) -> bool:
+        """Whether a weight is stored in blocks."""
+        name = self._canonical(name)
+        if name not in self._formats:
+            self._formats[name] = self._tensor(name, 2).format
+        return self._formats[name].quantized
+
+    def outputs(self, name: str) -> int:
+        """Outputs of a linear layer's weight."""
+        return self._graph.spec(name).shape[0]
+
+    def matrix(self, name: str) -> int:
+        """The packed matrix of a linear layer's weight."""
+        name = self._canonical(name)
+        if name not in self._matrices:
+            tensor = self._tensor(name, 2)
+            n, k = tensor.shape
+            self._matrices[name] = self._machine.add_matrix(tensor.data, _FILE_FORMAT[tensor.format], n, k)
+        return self._matrices[name]
+
+    def vector(self, name: str) -> int:
+        """A norm weight or a bias, in float32."""
+        name = self._canonical(name)
+        if name not in self._vectors:
+            values = np.ascontiguousarray(dequantize(self._tensor(name, 1)), dtype=np.float32)
+            self._vectors[name] = self._machine.add_vector(values)
+        return self._vectors[name]
+
+    def table(self, name: str) -> int:
+        """A matrix whose rows are read one at a time from the stored bytes."""
+        name = self._canonical(name)
+        if name not in self._tables:
+            tensor = self._tensor(name, 2)
+            rows, columns = tensor.shape
+            self._tables[name] = self._machine.add_table(tensor.data, _FILE_FORMAT[tensor.format], rows, columns)
+        return self._tables[name]
+
+    def rope(self, spec: RopeSpec) -> int:
+        """The table of angles of a rope."""
+        if spec not in self._ropes:
+            self._ropes[spec] = self._machine.add_rope(list(spec.inv_freq), spec.attention_factor)
+        return self._ropes[spec]
+
+    def _canonical(self, name: str) -> str:
+        return self._graph.aliases.get(name, name)
+
+    def _tensor(self, name: str, dimensions: int) -> WeightTensor:
+        tensor = self._weights.get(name)
+        if tensor is None:
+            raise ModelLoadError(f"weight {name} is missing")
+        shape = self._graph.spec(name).shape
+        if tensor.shape != shape or len(shape) != dimensions:
+            raise ModelLoadError(f"weight {name} has shape {tensor.shape}, expected {shape}")
+        return tensor
