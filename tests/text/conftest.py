@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.text.tiny_text import gguf_source, golden, json_source
 
+from tests.text.tiny_text import gguf_source, golden, json_source
 from tidemill.text.tokenizer import Tokenizer, build_tokenizer
 
 

@@ -7,8 +7,8 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.text.tiny_text import gguf_source, json_source, space_marking_source
 
+from tests.text.tiny_text import gguf_source, json_source, space_marking_source
 from tidemill.text.detokenizer import IncrementalDetokenizer
 from tidemill.text.tokenizer import Tokenizer, build_tokenizer
 

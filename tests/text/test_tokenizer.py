@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.text.tiny_text import gguf_source, gguf_vocabulary, golden, json_source, space_marking_source
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
+from tests.text.tiny_text import gguf_source, gguf_vocabulary, golden, json_source, space_marking_source
 from tidemill.core.errors import InvalidRequest, ModelLoadError
 from tidemill.text.source import TextSource
 from tidemill.text.tokenizer import Tokenizer, build_tokenizer

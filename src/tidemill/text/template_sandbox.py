@@ -181,12 +181,26 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             _check_text_method(called.__name__, owner, args, kwargs)
         return super().call(context, called, *args, **kwargs)
 
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Jinja's hook for ``format`` and ``format_map`` of a string; checks what they would print."""
+        formatted = super().wrap_str_format(value)
+        if formatted is None:
+            return None
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            _check_filled(_checked_format(value.__self__, _WIDE_BRACES), "{", (args, kwargs))
+            return formatted(*args, **kwargs)
+
+        return checked
+
 
 # Markup helpers with costly expressions, and chance: no chat template needs them.
 _NO_FILTERS = frozenset({"urlize", "xmlattr", "random"})
 _WIDTH_FILTERS = frozenset({"batch", "center", "indent", "round", "slice", "tojson", "truncate", "wordwrap"})
 _WIDTH_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill"})
-_WIDE_FORMAT = re.compile(r"\d{4,}|[*{].*\*")
+# A width of four digits or more, or one taken from the arguments, in %-formats and in format strings.
+_WIDE_PERCENT = re.compile(r"%[^%a-zA-Z]*(?:\d{4}|\*)|%\([^)]*\)[^%a-zA-Z]*\d{4}")
+_WIDE_BRACES = re.compile(r"\{[^{}]*(?:\d{4}|\{)")
 
 
 def _round_statement(block: nodes.Node) -> nodes.ExprStmt:
@@ -230,8 +244,7 @@ def _guarded(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
         if name in _WIDTH_FILTERS:
             _check_widths(given[1:], kwargs)
         elif name == "format":
-            _checked_format(given[0])
-            _check_widths(given[1:], kwargs)
+            _check_remainder(given[0], (*given[1:], *kwargs.values()))
         elif name == "replace":
             _check_text_method("replace", str(given[0]), tuple(map(str, given[1:3])), {})
         elif name in ("string", "pprint"):
@@ -274,10 +287,6 @@ def _checked_join(args: tuple[Any, ...], given: tuple[Any, ...], kwargs: Mapping
 def _check_text_method(name: str, owner: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     if name in _WIDTH_METHODS:
         _check_widths(args, kwargs)
-    elif name in ("format", "format_map"):
-        _checked_format(owner)
-        _check_widths(args, kwargs)
-        _charge(sum(len(str(value)) for value in (*args, *kwargs.values())) * (owner.count("{") + 1))
     elif name == "replace" and len(args) >= 2:
         old, new = str(args[0]), str(args[1])
         count = owner.count(old) if old else len(owner) + 1
@@ -305,11 +314,17 @@ def _check_widths(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             raise SecurityError(f"it asks for a width over {MAX_WIDTH}")
 
 
-def _checked_format(form: Any) -> str:
+def _checked_format(form: Any, wide: re.Pattern[str] = _WIDE_PERCENT) -> str:
     text = str(form)
-    if _WIDE_FORMAT.search(text):
+    if wide.search(text):
         raise SecurityError(f"it asks for a width over {MAX_WIDTH}")
     return text
+
+
+def _check_filled(form: str, sign: str, values: Any) -> None:
+    """Each place of a format may print any of the values."""
+    for _ in range(form.count(sign)):
+        _weigh(values)
 
 
 def _check_items(count: int) -> None:
@@ -349,8 +364,7 @@ def _check_bits(bits: int) -> None:
 
 def _check_remainder(left: Any, right: Any) -> None:
     if isinstance(left, str):
-        _checked_format(left)
-        _charge(len(left) + len(str(right)))
+        _check_filled(_checked_format(left), "%", right)
 
 
 _CHECKS: dict[str, Callable[[Any, Any], None]] = {
