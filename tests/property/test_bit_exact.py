@@ -1,0 +1,154 @@
+"""The answer does not depend on the neighbours: tokens and log-probabilities are equal, bit for bit, however a request
+is run. Hypothesis picks requests and ways to run them; the yardstick is the request alone, one token a step."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.tiny import VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
+from tidemill.core.config import ExecutorConfig
+from tidemill.core.tokens import TokenRequest
+from tidemill.graph.formats import WeightFormat
+
+FORMATS = [
+    WeightFormat.Q4_0,
+    WeightFormat.Q4_1,
+    WeightFormat.Q8_0,
+    WeightFormat.F16,
+    WeightFormat.BF16,
+    WeightFormat.F32,
+]
+CHUNKS = [1, 7, 16, 64, 512]
+SAMPLINGS: list[dict[str, object]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.0, "repetition_penalty": 1.3},
+    {"temperature": 1.0, "seed": 7},
+    {"temperature": 0.7, "seed": 2**40 + 1, "top_k": 20, "top_p": 0.9},
+    {"temperature": 1.3, "seed": -5, "min_p": 0.05, "presence_penalty": 0.7, "frequency_penalty": 0.3},
+    {"temperature": 1.0, "seed": 3, "n": 3, "logit_bias": {5: 4.0, 9: -100.0}},
+]
+
+model = cache(tiny_model)
+
+numbers = st.integers(0, 2**16)
+prompts = st.builds(
+    lambda length, seed: [1 + (seed * 31 + i * i * 7 + i * seed) % (VOCAB - 1) for i in range(length)],
+    length=st.one_of(st.integers(1, 20), st.sampled_from([15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200])),
+    seed=numbers,
+)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[TokenRequest]:
+    """One request under test, first, and up to 16 neighbours."""
+    count = draw(st.integers(1, 17))
+    return [
+        request(
+            f"r{index}",
+            draw(prompts),
+            **draw(st.sampled_from(SAMPLINGS)),
+            max_tokens=draw(st.integers(2, 24)),
+        )
+        for index in range(count)
+    ]
+
+
+@st.composite
+def rigs(draw: st.DrawFn) -> Rig:
+    """A way to run them; small pools make preemption frequent."""
+    block_size = draw(st.sampled_from([16, 32]))
+    # The longest sequence has 200 + 24 tokens: it always fits alone, and rarely beside many others.
+    num_blocks = draw(st.sampled_from([-(-240 // block_size), -(-400 // block_size), 4096 // block_size]))
+    return Rig(
+        model=model(draw(st.sampled_from(FORMATS))),
+        executor=ExecutorConfig(
+            threads=draw(st.sampled_from([1, 2])), numerics=draw(st.sampled_from(["fast", "exact"]))
+        ),
+        block_size=block_size,
+        num_blocks=num_blocks,
+        max_step_tokens=draw(st.sampled_from(CHUNKS)),
+        max_running=draw(st.sampled_from([1, 3, 64])),
+        row_variant=draw(st.sampled_from([0, 1, 2, 3, 4])),
+    )
+
+
+def alone(rig: Rig, one: TokenRequest) -> dict[tuple[str, int], Answer]:
+    """The request alone, in the plainest way."""
+    plain = Rig(
+        model=rig.model,
+        executor=ExecutorConfig(threads=1, numerics=rig.executor.numerics),
+        block_size=16,
+        num_blocks=64,
+        max_step_tokens=1,
+        max_running=1,
+        row_variant=1,
+    )
+    loop = plain.make_loop()
+    try:
+        return run(loop, [one])
+    finally:
+        loop.close()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(rig=rigs(), requests=batches(), stagger=st.sampled_from([0, 1, 3]))
+def test_answers_are_those_of_the_request_alone(rig: Rig, requests: list[TokenRequest], stagger: int) -> None:
+    loop = rig.make_loop()
+    try:
+        together = run(loop, requests, stagger=stagger)
+    finally:
+        loop.close()
+    for one in requests[:3]:
+        for key, answer in alone(rig, one).items():
+            assert together[key] == answer
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_preempted_request_comes_back_the_same(format_: WeightFormat) -> None:
+    """A pool for about one and a half requests: two long ones take turns, and each is preempted at least once."""
+    requests = [
+        request(f"r{index}", [3 + 5 * index + j % 40 for j in range(30)], max_tokens=150, **sampling)
+        for index, sampling in enumerate([SAMPLINGS[1], SAMPLINGS[3]])
+    ]
+    small = Rig(model=model(format_), num_blocks=17)
+    loop = small.make_loop()
+    together = run(loop, requests)
+    assert loop.stats().preemptions_total >= 1
+    loop.close()
+    for one in requests:
+        assert {(one.request_id, 0): together[one.request_id, 0]} == alone(small, one)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "portable"])
+def test_each_instruction_set_keeps_it(isa: str) -> None:
+    requests = [
+        request(f"r{i}", [1 + (7 * i + 3 * j) % 300 for j in range(9 * i + 1)], **SAMPLINGS[i % len(SAMPLINGS)])
+        for i in range(12)
+    ]
+    config = ExecutorConfig(isa=isa, threads=2)  # type: ignore[arg-type]
+    loop = Rig(model=model(WeightFormat.Q4_1), executor=config, max_step_tokens=40).make_loop()
+    together = run(loop, requests, stagger=1)
+    loop.close()
+    for one in requests:
+        loop = Rig(
+            model=model(WeightFormat.Q4_1),
+            executor=ExecutorConfig(isa=isa, threads=1),  # type: ignore[arg-type]
+            max_step_tokens=1,
+        ).make_loop()
+        for key, answer in run(loop, [one]).items():
+            assert together[key] == answer
+        loop.close()
+
+
+def test_the_model_is_one_in_which_mistakes_show() -> None:
+    """Different prompts give different answers, and tokens are varied: equality above is not that of constants."""
+    tiny: TinyModel = model(WeightFormat.Q4_1)
+    loop = Rig(model=tiny).make_loop()
+    answers = run(loop, [request(f"r{i}", [i + 1, 5, 9, 40 + i], **SAMPLINGS[2]) for i in range(8)])
+    loop.close()
+    assert len({answer.tokens for answer in answers.values()}) == 8
+    assert len({token for answer in answers.values() for token in answer.tokens}) > 40

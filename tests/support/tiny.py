@@ -1,0 +1,190 @@
+"""Small random Llamas made in memory, in any weight format, for tests that compare an engine with itself.
+
+Seeded and scaled so that attention is peaked and the logits are spread out: a wrong key, position or neighbour shows.
+Golden values do not come from here; tests/golden compares with transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill.core.config import ExecutorConfig, SchedulerConfig
+from tidemill.core.sampling import SamplingOptions
+from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
+from tidemill.engine.loop import EngineLoop
+from tidemill.executors.factory import make_executor
+from tidemill.executors.protocol import Executor, KvPoolSpec
+from tidemill.graph.formats import WeightFormat, WeightTensor
+from tidemill.graph.graph import Graph
+from tidemill.graph.passes.fuse import fuse
+from tidemill.models.fields import Fields
+from tidemill.models.registry import build_graph
+from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
+from tidemill.scheduling.scheduler import Scheduler
+
+VOCAB = 352
+CONFIG: Mapping[str, object] = {
+    "model_type": "llama",
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": VOCAB,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+}
+
+
+def encode(name: str, values: npt.NDArray[np.float32], format_: WeightFormat) -> WeightTensor:
+    """Store a matrix or vector in a format; block formats get the plain absmax or min-max rounding."""
+    if values.ndim == 1 or format_ is WeightFormat.F32:
+        data = values.astype("<f4").tobytes()
+        format_ = WeightFormat.F32
+    elif format_ is WeightFormat.F16:
+        data = values.astype("<f2").tobytes()
+    elif format_ is WeightFormat.BF16:
+        data = (values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+    else:
+        data = _blocks(values.reshape(-1, 32), format_).tobytes()
+    flat = np.frombuffer(data, dtype=np.uint8)
+    return WeightTensor(name=name, format=format_, shape=values.shape, data=flat)
+
+
+def _blocks(groups: npt.NDArray[np.float32], format_: WeightFormat) -> npt.NDArray[np.uint8]:
+    if format_ is WeightFormat.Q8_0:
+        d = (np.abs(groups).max(axis=1, keepdims=True) / 127).astype("<f2")
+        q = np.clip(np.rint(groups / np.maximum(d.astype(np.float32), 1e-9)), -127, 127).astype(np.int8)
+        return np.concatenate([d.view(np.uint8), q.view(np.uint8)], axis=1)
+    low, high = groups.min(axis=1, keepdims=True), groups.max(axis=1, keepdims=True)
+    if format_ is WeightFormat.Q4_0:
+        d = (np.maximum(-low, high) / 7.5).astype("<f2")
+        q = np.clip(np.rint(groups / np.maximum(d.astype(np.float32), 1e-9)) + 8, 0, 15).astype(np.uint8)
+        head = d.view(np.uint8)
+    else:
+        d, m = ((high - low) / 15).astype("<f2"), low.astype("<f2")
+        scale = np.maximum(d.astype(np.float32), 1e-9)
+        q = np.clip(np.rint((groups - m.astype(np.float32)) / scale), 0, 15).astype(np.uint8)
+        head = np.concatenate([d.view(np.uint8), m.view(np.uint8)], axis=1)
+    return np.concatenate([head, q[:, :16] | (q[:, 16:] << 4)], axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinyModel:
+    """A graph with its weights."""
+
+    graph: Graph
+    weights: Mapping[str, WeightTensor]
+
+
+def tiny_model(format_: WeightFormat = WeightFormat.Q4_1, *, seed: int = 11, **config: object) -> TinyModel:
+    """A seeded random Llama; ``config`` replaces fields of CONFIG."""
+    graph = build_graph(Fields({**CONFIG, **config}, "tiny"))
+    random = np.random.default_rng(seed)
+    weights = {}
+    for spec in graph.weights:
+        if len(spec.shape) == 1:
+            values = 1 + 0.2 * random.standard_normal(spec.shape)
+        else:
+            # q and k are scaled up so that a few keys take most of the attention.
+            gain = 2.5 if "q_proj" in spec.name or "k_proj" in spec.name else 1.0
+            values = gain * random.standard_normal(spec.shape) / np.sqrt(spec.shape[-1])
+            if "embed" in spec.name:
+                values *= 3.0
+        weights[spec.name] = encode(spec.name, values.astype(np.float32), format_)
+    return TinyModel(graph=graph, weights=weights)
+
+
+@dataclass(kw_only=True)
+class Rig:
+    """One way to run a tiny model; every field is something an answer must not depend on."""
+
+    model: TinyModel
+    executor: ExecutorConfig = field(default_factory=lambda: ExecutorConfig(threads=1))
+    block_size: int = 16
+    num_blocks: int = 256
+    max_step_tokens: int = 512
+    max_running: int = 64
+    fused: bool = True
+    row_variant: int = 0
+
+    def make_executor(self) -> Executor:
+        """The executor with its KV allocated."""
+        graph = fuse(self.model.graph) if self.fused else self.model.graph
+        executor = make_executor(graph, self.model.weights, self.executor, force_row_variant=self.row_variant)
+        executor.allocate_kv(
+            [KvPoolSpec(group=g.name, num_blocks=self.num_blocks, block_size=self.block_size) for g in graph.kv_groups]
+        )
+        return executor
+
+    def make_loop(self) -> EngineLoop:
+        """An engine over it, with strict checks."""
+        config = SchedulerConfig(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
+        group = KvGroupSpace(num_blocks=self.num_blocks, block_size=self.block_size)
+        space = KvSpace([group for _ in self.model.graph.kv_groups])
+        info = EngineInfo(
+            model="tiny",
+            vocab_size=self.model.graph.vocab_size,
+            max_model_len=1024,
+            kv_capacity_tokens=self.num_blocks * self.block_size,
+            end_token_ids=(0,),
+        )
+        return EngineLoop(
+            executor=self.make_executor(), scheduler=Scheduler(config, space), info=info, seeds=lambda: 1, strict=True
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one choice gave, for comparison with ==."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[tuple[float, tuple[tuple[int, float], ...]], ...]
+    finish: str
+
+
+def run(loop: EngineLoop, requests: list[TokenRequest], *, stagger: int = 0) -> dict[tuple[str, int], Answer]:
+    """Run requests to their ends, adding one every ``stagger`` steps (0: all at once)."""
+    tokens: dict[tuple[str, int], list[int]] = {}
+    logprobs: dict[tuple[str, int], list[tuple[float, tuple[tuple[int, float], ...]]]] = {}
+    finish: dict[tuple[str, int], str] = {}
+    waiting = list(requests)
+    steps = 0
+    while waiting or loop.has_work:
+        if waiting and (not stagger or steps % stagger == 0):
+            loop.add(waiting.pop(0))
+            if not stagger:
+                continue
+        for delta in loop.step():
+            _collect(delta, tokens, logprobs, finish)
+        steps += 1
+        assert steps < 20_000, "the loop does not come to an end"
+    loop.check_idle()
+    return {key: Answer(tuple(tokens.get(key, ())), tuple(logprobs.get(key, ())), finish[key]) for key in finish}
+
+
+def _collect(
+    delta: TokenDelta,
+    tokens: dict[tuple[str, int], list[int]],
+    logprobs: dict[tuple[str, int], list[tuple[float, tuple[tuple[int, float], ...]]]],
+    finish: dict[tuple[str, int], str],
+) -> None:
+    key = (delta.request_id, delta.choice)
+    assert key not in finish, "a delta after the end"
+    tokens.setdefault(key, []).extend(delta.tokens)
+    logprobs.setdefault(key, []).extend((one.logprob, one.top) for one in delta.logprobs or ())
+    if delta.finish_reason is not None:
+        finish[key] = delta.finish_reason.value
+
+
+def request(name: str, prompt: list[int], **sampling: object) -> TokenRequest:
+    """A request with log-probabilities, so that == sees more than the tokens."""
+    options = {"temperature": 0.0, "max_tokens": 24, "logprobs": 3, "ignore_eos": True, **sampling}
+    return TokenRequest(request_id=name, prompt=prompt, sampling=SamplingOptions(**options))  # type: ignore[arg-type]
