@@ -79,8 +79,8 @@ CASES = (
                 "original_max_position_embeddings": 64,
             },
         },
-        lengths=(5, 150),
-        sharpness=1.1,
+        lengths=(5, 110),
+        sharpness=1.0,
     ),
     Case("plain", {"num_key_value_heads": 4, "tie_word_embeddings": False}),
     Case(

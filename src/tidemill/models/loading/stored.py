@@ -65,16 +65,16 @@ class StoredWeights(Mapping[str, WeightTensor]):
     """A graph's weights, made from stored tensors when asked for: nothing is copied or read before."""
 
     def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
-        self._stored = stored
+        self.stored = stored
 
     def __getitem__(self, name: str) -> WeightTensor:
-        return self._stored[name].weight(name)
+        return self.stored[name].weight(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
+        return iter(self.stored)
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self.stored)
 
 
 def matched(graph: Graph, stored: Mapping[str, StoredTensor], where: str) -> StoredWeights:
