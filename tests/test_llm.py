@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -90,14 +91,25 @@ def test_choices_differ_and_the_first_is_that_of_n_1(rig: Rig) -> None:
     assert answer.choices[0] == alone("a tide", options(temperature=1.0, seed=5)).choices[0]
 
 
-def test_a_stop_string_ends_the_answer_before_it_and_the_work_in_the_engine(rig: Rig) -> None:
+def test_a_stop_string_ends_the_answer_before_it(rig: Rig) -> None:
+    """The stop begins with the sixth token, so five tokens belong to the answer."""
     whole = alone("a tide", options(max_tokens=200))
-    stop = whole.text[40:44]
+    stop = rig.llm._text.decode(whole.token_ids[5:7])
     (answer,) = rig.llm.generate("a tide", options(max_tokens=200, stop=(stop,)))
-    assert answer.text == whole.text[: whole.text.index(stop)]
+    assert answer.text == rig.llm._text.decode(whole.token_ids[:5])
+    assert answer.token_ids == whole.token_ids[:5]
     assert answer.finish_reason == "stop"
-    assert answer.token_ids == whole.token_ids[: len(answer.token_ids)]
-    assert rig.llm.stats().generation_tokens_total < 200
+    assert rig.llm.stats().generation_tokens_total == 7
+
+
+def test_a_choice_that_was_stopped_costs_no_more_steps(rig: Rig) -> None:
+    """Of two choices one stops after seven tokens; the other one runs to its end."""
+    sampling = options(max_tokens=100, n=2, temperature=1.0, seed=5)
+    first = alone("a tide", sampling).choices[0]
+    stop = rig.llm._text.decode(first.token_ids[5:7])
+    (answer,) = rig.llm.generate("a tide", dataclasses.replace(sampling, stop=(stop,)))
+    assert [choice.finish_reason for choice in answer.choices] == ["stop", "length"]
+    assert rig.llm.stats().generation_tokens_total == 7 + 100
 
 
 def test_logprobs_are_one_per_token(rig: Rig) -> None:
