@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import httpx
 import pytest
+
 from tests.support.scripted_engine import Fault, Script, ScriptedEngine, Step
 from tests.support.toy_text import ToyText, toy_info
-
 from tidemill.core.config import ServerConfig
 from tidemill.frontend.backend import LocalBackend
 from tidemill.serve.app import make_app

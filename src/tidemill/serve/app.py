@@ -77,12 +77,14 @@ def make_app(
         metrics.watch(engine.stats)
     routes = _Routes(backend, config, metrics, drain or Drain(), created=int(wall_time()))
     door = Middleware(Door, config=config, recorder=metrics, clock=clock or SystemClock(), endpoints=tuple(ENDPOINTS))
-    return Starlette(
+    app = Starlette(
         routes=routes.table(),
         middleware=[door],
         exception_handlers={HTTPException: _not_routed},
         lifespan=_lifespan(lifetime),
     )
+    app.router.redirect_slashes = False  # a redirected POST would lose its body with some clients
+    return app
 
 
 class _Routes:
