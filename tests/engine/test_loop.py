@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from tests.engine.scripted import HashExecutor, make_loop, request, run, tokens
 
+from tests.engine.scripted import HashExecutor, make_loop, request, run, tokens
 from tidemill.core.clock import ManualClock
 from tidemill.core.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from tidemill.core.step import PlanRow, RowOutputs, StepPlan

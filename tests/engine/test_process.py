@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.engine.scripted import config, make_loop, request, run, tokens
 
+from tests.engine.scripted import config, make_loop, request, run, tokens
 from tidemill.core.errors import EngineDied, ModelLoadError, Overloaded, SetupError, TidemillError, Unavailable
 from tidemill.core.tokens import FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.client import ProcessEngine
@@ -28,7 +28,7 @@ FAST = RestartPolicy(first_delay=0.01, max_fast_deaths=3)
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", ""), str(ROOT / "src")]))
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
+import logging
 import os
 import select
 import signal
@@ -61,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--fd", type=int, required=True, help="the socket to the server, inherited")
     parser.add_argument("--factory", required=True, help="module:function that builds the engine loop")
     options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="engine: %(message)s")
     sock = socket.socket(fileno=options.fd)
     _die_with_parent(options.fd)
     return _run(Channel(sock), options.factory)

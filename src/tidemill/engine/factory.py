@@ -1,0 +1,54 @@
+"""From a configuration to an engine loop that is ready to step: load, plan the memory, make the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.core.config import BLOCK_SIZES, EngineConfig
+from tidemill.core.errors import ConfigError
+from tidemill.core.machine import available_memory
+from tidemill.core.tokens import EngineInfo
+from tidemill.engine.loop import EngineLoop
+from tidemill.executors.protocol import KvPoolSpec
+from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
+from tidemill.scheduling.scheduler import Scheduler
+
+__all__ = ["build_loop", "kv_space"]
+
+
+def build_loop(config: EngineConfig) -> EngineLoop:
+    """Load the model and make everything a loop needs. Raises ModelLoadError for files that are missing or damaged,
+    DoesNotFit for what the memory cannot hold, and ConfigError for a setting that cannot have its value."""
+    # Imported here: whoever only talks to an engine process needs none of these.
+    from tidemill.executors.factory import make_executor
+    from tidemill.graph.passes.fuse import fuse
+    from tidemill.models.loading import load_model
+    from tidemill.models.memory_plan import plan_memory
+
+    if config.block_size not in BLOCK_SIZES:
+        raise ConfigError(f"block_size must be one of {BLOCK_SIZES}, not {config.block_size}", param="block_size")
+    model = load_model(config.model)
+    plan = plan_memory(model, config, available_memory())
+    pools = plan.pools()
+    space = kv_space(pools)
+    scheduler = Scheduler(config.scheduler, space)
+    executor = make_executor(fuse(model.graph), model.weights, config.executor)
+    executor.allocate_kv(pools)
+    return EngineLoop(
+        executor=executor,
+        scheduler=scheduler,
+        info=EngineInfo(
+            model=model.name,
+            vocab_size=model.vocab_size,
+            max_model_len=plan.max_model_len,
+            kv_capacity_tokens=space.capacity_tokens,
+            end_token_ids=model.end_token_ids,
+            executor=executor.description,
+        ),
+        strict=config.strict,
+    )
+
+
+def kv_space(pools: Sequence[KvPoolSpec]) -> KvSpace:
+    """The bookkeeping of an executor's pools."""
+    return KvSpace([KvGroupSpace(num_blocks=pool.num_blocks, block_size=pool.block_size) for pool in pools])

@@ -1,0 +1,202 @@
+"""The scheduler under random operations: whatever comes, the blocks add up, nobody overtakes, everybody ends."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tidemill.core.config import SchedulerConfig
+from tidemill.core.step import SequenceId
+from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
+from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
+from tidemill.scheduling.sequence import SequenceCounters, SequenceState
+
+CONFIGS = st.builds(
+    SchedulerConfig,
+    policy=st.sampled_from(["continuous", "static"]),
+    max_running=st.integers(1, 4),
+    max_step_tokens=st.integers(1, 12),
+    chunked_prefill=st.booleans(),
+    max_waiting=st.integers(1, 6),
+    kv_reservation=st.sampled_from(["paged", "contiguous"]),
+)
+GROUPS = st.lists(
+    st.builds(KvGroupSpace, num_blocks=st.integers(2, 8), block_size=st.integers(1, 4)), min_size=1, max_size=2
+)
+
+
+class Driver:
+    """A scheduler, the sequences given to it, and the checks that hold after every step."""
+
+    def __init__(self, config: SchedulerConfig, groups: list[KvGroupSpace]) -> None:
+        self.config = config
+        self.scheduler = Scheduler(config, KvSpace(groups))
+        self.alive: dict[SequenceId, SequenceCounters] = {}
+        self.added = 0
+        self.started: list[int] = []
+        self.exhausted = 0
+
+    def add(self, prompt: int, max_tokens: int) -> None:
+        capacity = self.scheduler.space.capacity_tokens
+        one = SequenceCounters(id=SequenceId(self.added), num_prompt=min(prompt, capacity), max_tokens=max_tokens)
+        if self.config.kv_reservation == "contiguous" and not self.scheduler.fits_alone(one):
+            return
+        if not self.scheduler.has_room(1):
+            return
+        self.added += 1
+        self.scheduler.add(one)
+        self.alive[one.id] = one
+
+    def schedule(self) -> Schedule:
+        schedule = self.scheduler.schedule()
+        self._check(schedule)
+        for one in schedule.exhausted:
+            assert one.num_tokens > self.scheduler.space.capacity_tokens
+            self.exhausted += 1
+            del self.alive[one.id]
+        for share in schedule.shares:
+            if share.start == 0 and share.sequence.num_preemptions == 0 and share.sequence.id not in self.started:
+                self.started.append(share.sequence.id)
+        return schedule
+
+    def commit(self, schedule: Schedule, accept: random.Random) -> None:
+        for share in schedule.shares:
+            self._commit(share, accept)
+
+    def remove(self, one: SequenceCounters) -> None:
+        self.scheduler.remove(one)
+        self.alive.pop(one.id, None)
+
+    def drain(self) -> None:
+        """Step until nothing is left. A bound on the steps is the proof that nothing turns in circles: each step
+        moves the oldest, and what others lose by a preemption they had won while the oldest moved."""
+        everything = sum(one.num_prompt + one.max_tokens for one in self.alive.values())
+        bound = everything * (len(self.alive) + 1) + 1
+        randomness = random.Random(0)
+        steps = 0
+        while self.alive:
+            self.commit(self.schedule(), randomness)
+            self.scheduler.verify()
+            steps += 1
+            assert steps <= bound, f"{len(self.alive)} sequences have not ended after {steps} steps"
+        assert [balance.held for balance in self.scheduler.space.balances()] == [0] * len(self.scheduler.space.pools)
+
+    def _commit(self, share: Share, accept: random.Random) -> None:
+        one = share.sequence
+        accepted = accept.randint(1, share.num_outputs) if share.num_outputs else 0
+        accepted = min(accepted, one.max_tokens - (one.num_tokens - one.num_prompt)) if accepted else 0
+        alive = self.scheduler.commit(share, accepted)
+        assert alive is (one.id in self.alive)
+        if alive and one.num_tokens - one.num_prompt == one.max_tokens:
+            self.remove(one)
+
+    def _check(self, schedule: Schedule) -> None:
+        counts = [share.num_tokens for share in schedule.shares]
+        assert all(count > 0 for count in counts)
+        if self.config.chunked_prefill:
+            assert sum(counts) <= self.config.max_step_tokens
+        elif counts:
+            assert sum(counts) - max(counts) < self.config.max_step_tokens
+        if self.alive:
+            assert schedule.shares or schedule.exhausted, "there is work and nothing moves"
+        in_step = {share.sequence.id for share in schedule.shares}
+        assert len(in_step) == len(schedule.shares)
+        running = self.scheduler.running
+        if running:
+            assert running[0].id in in_step, "the oldest running sequence does not move"
+        for share in schedule.shares:
+            one = share.sequence
+            assert one.state is SequenceState.RUNNING
+            assert share.start == one.num_computed
+            assert share.end <= one.num_tokens + one.num_proposed
+            assert not any(self.scheduler.space.missing(one.tables, share.end)), "a share without its blocks"
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    driver: Driver
+
+    @initialize(config=CONFIGS, groups=GROUPS)
+    def begin(self, config: SchedulerConfig, groups: list[KvGroupSpace]) -> None:
+        self.driver = Driver(config, groups)
+
+    @rule(prompt=st.integers(1, 20), max_tokens=st.integers(1, 20))
+    def add(self, prompt: int, max_tokens: int) -> None:
+        self.driver.add(prompt, max_tokens)
+
+    @rule(randomness=st.randoms(use_true_random=False))
+    def step(self, randomness: random.Random) -> None:
+        self.driver.commit(self.driver.schedule(), randomness)
+
+    @rule(counts=st.lists(st.integers(0, 5), min_size=4, max_size=4), randomness=st.randoms(use_true_random=False))
+    def step_with_proposals(self, counts: list[int], randomness: random.Random) -> None:
+        for one, count in zip(self.driver.scheduler.running, counts, strict=False):
+            if one.caught_up:
+                self.driver.scheduler.propose(one, count)
+        self.driver.commit(self.driver.schedule(), randomness)
+
+    @precondition(lambda self: self.driver.alive)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.driver.remove(data.draw(st.sampled_from(list(self.driver.alive.values()))))
+
+    @precondition(lambda self: self.driver.alive)
+    @rule(data=st.data(), randomness=st.randoms(use_true_random=False))
+    def abort_in_flight(self, data: st.DataObject, randomness: random.Random) -> None:
+        schedule = self.driver.schedule()
+        if self.driver.alive:
+            self.driver.remove(data.draw(st.sampled_from(list(self.driver.alive.values()))))
+        self.driver.scheduler.verify()
+        self.driver.commit(schedule, randomness)
+
+    @rule()
+    def fail(self) -> None:
+        schedule = self.driver.schedule()
+        self.driver.scheduler.cancel_step()
+        for share in schedule.shares:
+            self.driver.remove(share.sequence)
+
+    @invariant()
+    def the_blocks_add_up(self) -> None:
+        self.driver.scheduler.verify()
+
+    @invariant()
+    def first_come_first_served(self) -> None:
+        assert self.driver.started == sorted(self.driver.started)
+
+    def teardown(self) -> None:
+        if hasattr(self, "driver"):
+            self.driver.drain()
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_5000_steps_of_random_traffic_end_with_every_block_free(seed: int) -> None:
+    randomness = random.Random(seed)
+    driver = Driver(
+        SchedulerConfig(max_running=8, max_step_tokens=32, max_waiting=20),
+        [KvGroupSpace(num_blocks=24, block_size=4)],
+    )
+    begin = time.monotonic()
+    for number in range(5000):
+        if randomness.random() < 0.3:
+            driver.add(randomness.randint(1, 60), randomness.randint(1, 60))
+        if driver.alive and randomness.random() < 0.02:
+            driver.remove(randomness.choice(list(driver.alive.values())))
+        driver.commit(driver.schedule(), randomness)
+        if number % 10 == 0:
+            driver.scheduler.verify()
+    driver.drain()
+    assert driver.added > 300
+    assert driver.scheduler.num_preemptions > 50
+    assert driver.exhausted > 0
+    assert time.monotonic() - begin < 60
