@@ -16,8 +16,10 @@ from tidemill.core.config import ModelConfig
 from tidemill.core.errors import ConfigError, DoesNotFit, ModelLoadError
 from tidemill.core.settings import engine_config
 from tidemill.graph.formats import WeightFormat
+from tidemill.graph.passes.fuse import fuse
 from tidemill.models import memory_plan
 from tidemill.models.fields import Fields
+from tidemill.models.loading import load_model
 from tidemill.models.memory_plan import MemoryPlan, format_bytes, plan_memory, reserve_bytes
 from tidemill.models.registry import build_graph
 from tidemill.models.shape import ModelShape, read_shape
@@ -216,3 +218,18 @@ def test_the_real_model(smollm2_path: Path) -> None:
     assert p.kv_bytes_per_token == 2 * 30 * 3 * 64 * 2 == 23040
     assert p.max_model_len == 8192
     assert 80 * MIB < p.weights < smollm2_path.stat().st_size
+
+
+@pytest.mark.model
+def test_the_native_executor_stays_within_its_plan(smollm2_path: Path) -> None:
+    """Planned sizes are bounds, and not far from the truth: the KV pool gets what they leave."""
+    native = pytest.importorskip("tidemill.executors.native.executor", exc_type=ImportError)
+    config = engine_config(str(smollm2_path), {"threads": 1})
+    model = load_model(config.model)
+    p = plan_memory(model, config, 8 * 2**30)
+    executor = native.NativeExecutor(fuse(model.graph), model.weights, config.executor)
+    try:
+        assert 0.8 * p.packed < executor.packed_bytes <= p.packed
+        assert 0.5 * p.workspace < executor.workspace_bytes(512, 64) <= p.workspace
+    finally:
+        executor.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
 import platform
 from typing import Any
 
@@ -56,8 +57,14 @@ def examine() -> dict[str, Any]:
 
 
 def _native() -> dict[str, Any]:
-    """Whether the compiled module loads, and the instruction set it chooses here."""
-    raise NotImplementedError
+    """Whether the compiled module loads, the kernels it has for this processor, best first, and those it takes."""
+    try:
+        from tidemill.executors.native._native import supported_isas
+    except ImportError as error:
+        return {"native_module": False, "native_error": str(error), "isas": [], "isa": None}
+    isas = supported_isas()
+    asked = os.environ.get("TIDEMILL_ISA", "auto")
+    return {"native_module": True, "native_error": None, "isas": isas, "isa": isas[0] if asked == "auto" else asked}
 
 
 def suggestions(found: dict[str, Any]) -> list[str]:
@@ -65,8 +72,12 @@ def suggestions(found: dict[str, Any]) -> list[str]:
     lines = []
     if found["native_error"] is not None:
         lines.append("the native module does not load; install a wheel, or a C++20 compiler and install again")
+    elif found["isa"] not in found["isas"]:
+        lines.append(f"TIDEMILL_ISA is {found['isa']}, which cannot run here; there are: {', '.join(found['isas'])}")
+    elif found["isa"] != found["isas"][0]:
+        lines.append(f"TIDEMILL_ISA holds the kernels back to {found['isa']}; unset it for {found['isas'][0]}")
     elif found["isa"] == "portable":
-        lines.append("the portable kernels run: this processor lacks AVX2, FMA or F16C, or TIDEMILL_ISA is portable")
+        lines.append("only the portable kernels run here: they are several times slower than those for AVX2")
     if found["processors_by_quota"] is not None and found["processors_by_quota"] < found["processors_by_affinity"]:
         lines.append(
             f"the control group's quota allows {found['processors_by_quota']:g} of {found['processors_by_affinity']} "

@@ -24,12 +24,23 @@ from tidemill.graph.passes.fuse import fuse
 from tidemill.models.model import Model
 from tidemill.models.shape import ModelShape
 
-__all__ = ["DEFAULT_POOL", "PACKED_SHARE", "MemoryPlan", "format_bytes", "plan_memory", "reserve_bytes"]
+__all__ = [
+    "DEFAULT_POOL",
+    "PACKED_SHARE",
+    "WORKSPACE_SHARE",
+    "MemoryPlan",
+    "format_bytes",
+    "plan_memory",
+    "reserve_bytes",
+]
 
 DEFAULT_POOL = 4 * 2**30
 """Bytes of KV a pool takes at most when kv_memory is not set (one sequence of max_model_len may take more)."""
 PACKED_SHARE = 1.12
 """Packed weights take at most this much of their bytes in the file."""
+WORKSPACE_SHARE = 2
+"""Executors take at most this much of the live activations: the native one keeps 8-bit copies and shares slots between
+values of unlike widths, the reference computes in float64."""
 _ELEMENT_BYTES = {"f16": 2, "f32": 4}
 
 
@@ -218,9 +229,7 @@ class _Planner:
         tokens = scheduler.max_step_tokens
         if not scheduler.chunked_prefill:  # a whole prompt is one step then
             tokens = max(tokens, length)
-        if self._config.executor.executor == "reference":
-            return 2 * workspace_bytes(self._shape.graph, tokens, scheduler.max_running)
-        return workspace_bytes(fuse(self._shape.graph), tokens, scheduler.max_running)
+        return WORKSPACE_SHARE * workspace_bytes(fuse(self._shape.graph), tokens, scheduler.max_running)
 
     def _pool(self, room: int, wanted: int) -> tuple[int, str]:
         """(blocks, what decided)."""
