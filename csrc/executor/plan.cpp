@@ -69,6 +69,7 @@ PlanCheck::PlanCheck(std::int32_t vocab, const std::vector<KvPool>& pools) : voc
 }
 
 void PlanCheck::check(const StepPlan& plan) {
+  if (plan.rows.empty()) throw std::invalid_argument("the plan has no rows");
   ++round_;
   for (std::size_t i = 0; i < plan.rows.size(); ++i) check_row(i, plan.rows[i]);
 }

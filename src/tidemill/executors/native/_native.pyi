@@ -1,4 +1,4 @@
-"""The C++ module (csrc/bindings). An index of -1 means "none"; ``outputs`` says that a value's rows are drawn positions.
+"""The C++ module (csrc/bindings). An index of -1 means "none"; ``outputs``: a value's rows are drawn positions.
 
 Raises ValueError for arguments that break a contract, RuntimeError for a machine that was closed.
 """

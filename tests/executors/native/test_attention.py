@@ -1,0 +1,192 @@
+"""Paged attention against numpy float64, and bits that depend on nothing but the token's own context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.executors.native.small_graphs import SmallGraph, executor_for, plan_row, step
+from tidemill.core.config import ExecutorConfig
+from tidemill.executors.native._native import supported_isas
+from tidemill.executors.native.executor import NativeExecutor
+from tidemill.graph.graph import Attention, KvGroup, RopeSpec
+
+SHAPES = [(3, 1, 64), (4, 2, 80), (2, 2, 96), (6, 1, 128), (2, 1, 256), (9, 3, 16), (7, 1, 12), (8, 8, 8)]
+
+
+class AttentionRig:
+    """q, k and v of a token are rows of three random tables; the executor's logits are the attention's output."""
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, *, rope: bool = False, seed: int = 0) -> None:
+        random = np.random.default_rng(seed)
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        vocab = heads * head_dim
+        # Scaled so that a few keys take most of the weight.
+        self.q = (2 * random.standard_normal((vocab, vocab))).astype(np.float32)
+        self.k = random.standard_normal((vocab, kv_heads * head_dim)).astype(np.float32)
+        self.v = random.standard_normal((vocab, kv_heads * head_dim)).astype(np.float32)
+        self.vocab = vocab
+        self.scale = head_dim**-0.5
+        self.rope = RopeSpec(inv_freq=tuple(0.7**i for i in range(head_dim // 2))) if rope else None
+
+    def executor(
+        self,
+        *,
+        block_size: int = 16,
+        merged: bool = False,
+        num_blocks: int = 64,
+        config: ExecutorConfig | None = None,
+    ) -> NativeExecutor:
+        small = SmallGraph()
+        small.groups.append(KvGroup(name="full", layers=1, kv_heads=self.kv_heads, head_dim=self.head_dim))
+        if merged:
+            q = small.embed("qkv", np.concatenate([self.q, self.k, self.v], axis=1))
+            k = v = None
+        else:
+            q, k, v = small.embed("q", self.q), small.embed("k", self.k), small.embed("v", self.v)
+        out = small.add(
+            self.vocab,
+            lambda o: Attention(
+                q=q,
+                k=k,
+                v=v,
+                heads=self.heads,
+                kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                scale=self.scale,
+                group="full",
+                layer=0,
+                rope=self.rope,
+                out=o,
+            ),
+        )
+        return executor_for(
+            small, out, block_size=block_size, num_blocks=num_blocks, config=config or ExecutorConfig(threads=1)
+        )
+
+    def expected(self, tokens: Sequence[int], kv: type[np.floating]) -> npt.NDArray[np.float64]:
+        """Softmax attention in float64 over keys and values rounded to the KV format."""
+        n, group = len(tokens), self.heads // self.kv_heads
+        q = self._rotated(self.q[tokens].reshape(n, self.heads, self.head_dim))
+        k = self._rotated(self.k[tokens].reshape(n, self.kv_heads, self.head_dim))
+        k = np.repeat(k.astype(kv).astype(np.float64), group, axis=1)
+        v = self.v[tokens].reshape(n, self.kv_heads, self.head_dim).astype(kv).astype(np.float64)
+        scores = np.einsum("qhd,khd->hqk", q, k) * self.scale
+        scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        return np.einsum("hqk,khd->qhd", weights, np.repeat(v, group, axis=1)).reshape(n, -1)
+
+    def _rotated(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        if self.rope is None:
+            return x.astype(np.float64)
+        half = len(self.rope.inv_freq)
+        angle = np.arange(len(x))[:, None, None] * np.asarray(self.rope.inv_freq)
+        a, b = x[..., :half].astype(np.float64), x[..., half:].astype(np.float64)
+        cos, sin = np.cos(angle), np.sin(angle)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+    def tokens(self, count: int, seed: int = 1) -> list[int]:
+        return np.random.default_rng(seed).integers(0, self.vocab, count).tolist()
+
+
+def run_in_chunks(
+    executor: NativeExecutor, tokens: Sequence[int], blocks: Sequence[int], chunks: Sequence[int]
+) -> npt.NDArray[np.float32]:
+    """The output of every position, computed in chunks of these sizes (the last one takes the rest)."""
+    found, start = [], 0
+    for size in [*chunks, len(tokens)]:
+        part = list(tokens[start : start + size])
+        if part:
+            found.append(executor.logits(step(plan_row(part, start=start, blocks=blocks)))[0])
+        start += size
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("attention", ["tiled", "materialized"])
+@pytest.mark.parametrize("isa", ["avx2", "portable"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_attention_equals_numpy(shape: tuple[int, int, int], isa: str, attention: str) -> None:
+    """1, 7, 33 and 150 tokens with rope, f32 KV to 1e-5 and f16 KV to 1e-5 of the rounded keys and values."""
+    if isa not in supported_isas():
+        pytest.skip(f"this processor does not run {isa}")
+    for kv_format, kv, rope in (("f32", np.float32, True), ("f16", np.float16, False)):
+        rig = AttentionRig(*shape, rope=rope)
+        config = ExecutorConfig(threads=2, isa=isa, kv_format=kv_format, attention=attention)  # type: ignore[arg-type]
+        executor = rig.executor(config=config)
+        for count in (1, 7, 33, 150):
+            tokens = rig.tokens(count)
+            found = run_in_chunks(executor, tokens, list(range(10)), [])
+            np.testing.assert_allclose(found, rig.expected(tokens, kv), rtol=0, atol=1e-5)
+        executor.close()
+
+
+@pytest.mark.parametrize("attention", ["tiled", "materialized"])
+@pytest.mark.parametrize("shape", [(3, 1, 64), (4, 4, 32), (7, 1, 12)])
+def test_bits_depend_on_the_context_alone(shape: tuple[int, int, int], attention: str) -> None:
+    """Chunks, block sizes, block ids, threads, neighbours and the merged form: all equal with ==."""
+    rig = AttentionRig(*shape, rope=True)
+    tokens = rig.tokens(200)
+    shuffled = [13, 2, 9, 0, 5, 11, 1, 8, 3, 7, 12, 4, 6, 10]
+
+    def config(threads: int = 1) -> ExecutorConfig:
+        return ExecutorConfig(threads=threads, attention=attention)  # type: ignore[arg-type]
+
+    executor = rig.executor(config=config())
+    reference = run_in_chunks(executor, tokens, list(range(13)), [])
+    for chunks in ([1] * 200, [63, 1, 1, 64], [7] * 20, [16, 48, 65], [199]):
+        assert np.array_equal(reference, run_in_chunks(executor, tokens, shuffled, chunks))
+    neighbours = [
+        plan_row(rig.tokens(n, seed=n), blocks=range(20 + 4 * i, 24 + 4 * i)) for i, n in enumerate([1, 50, 9])
+    ]
+    beside = executor.logits(step(neighbours[0], plan_row(tokens, blocks=shuffled), *neighbours[1:]))
+    assert np.array_equal(reference, beside[1])
+    executor.close()
+    for block_size, threads, merged in ((32, 1, False), (64, 2, False), (16, 2, True)):
+        other = rig.executor(block_size=block_size, merged=merged, config=config(threads))
+        assert np.array_equal(reference, run_in_chunks(other, tokens, shuffled, [100]))
+        other.close()
+
+
+@pytest.mark.parametrize("attention", ["tiled", "materialized"])
+@pytest.mark.parametrize("kv_format", ["f16", "f32"])
+def test_what_unwritten_slots_hold_never_matters(kv_format: str, attention: str) -> None:
+    """A pool full of NaN gives the bits of a pool full of zeros."""
+    rig = AttentionRig(6, 2, 32)
+    config = ExecutorConfig(threads=1, kv_format=kv_format, attention=attention)  # type: ignore[arg-type]
+    clean, dirty = rig.executor(config=config, num_blocks=8), rig.executor(config=config, num_blocks=8)
+    size = len(dirty.read_blocks("full", [0]))
+    dirty.write_blocks("full", range(8), b"\xff" * (8 * size))  # all bits set is NaN in both formats
+    tokens = rig.tokens(71)
+    for chunks in ([], [1, 5, 30, 30]):
+        found = run_in_chunks(dirty, tokens, [3, 1, 7, 0, 5], chunks)
+        assert np.isfinite(found).all()
+        assert np.array_equal(found, run_in_chunks(clean, tokens, [3, 1, 7, 0, 5], chunks))
+    clean.close()
+    dirty.close()
+
+
+def test_a_later_tokens_nan_does_not_reach_earlier_ones() -> None:
+    """Queries of one panel read different numbers of tokens: the first must not see the second's value."""
+    rig = AttentionRig(1, 1, 8)
+    rig.v[5] = np.nan
+    executor = rig.executor()
+    tokens = [1, 2, 3, 4, 5, 6]
+    found = executor.logits(step(plan_row(tokens, blocks=[0])))[0]
+    assert np.isfinite(found[:4]).all()
+    assert np.isnan(found[4:]).all()
+    executor.close()
+
+
+def test_large_scores_do_not_overflow() -> None:
+    """Scores of tens of thousands: the largest key takes everything."""
+    rig = AttentionRig(2, 1, 16)
+    rig.q *= 1000
+    executor = rig.executor(config=ExecutorConfig(threads=1, kv_format="f32"))
+    tokens = rig.tokens(80)
+    found = run_in_chunks(executor, tokens, range(5), [])
+    np.testing.assert_allclose(found, rig.expected(tokens, np.float32), rtol=0, atol=1e-4)
+    executor.close()

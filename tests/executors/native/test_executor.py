@@ -1,0 +1,196 @@
+"""The executor around the kernels: settings, blocks, closing, and equality of plain and fused graphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.executors.native.small_graphs import plan_row, step
+from tests.support.tiny import VOCAB, Rig, tiny_model
+from tidemill.core.config import ExecutorConfig
+from tidemill.core.errors import ConfigError, ModelLoadError
+from tidemill.core.step import RowOptions
+from tidemill.executors.factory import make_executor
+from tidemill.executors.native._native import supported_isas
+from tidemill.executors.native.executor import NativeExecutor
+from tidemill.graph.formats import WeightFormat
+from tidemill.graph.graph import Graph
+from tidemill.graph.passes.fuse import fuse
+
+TOKENS = np.random.default_rng(4).integers(0, VOCAB, 75).tolist()
+
+
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+@pytest.mark.parametrize("format_", list(WeightFormat))
+def test_plain_and_fused_graphs_give_the_same_bits(format_: WeightFormat, numerics: str) -> None:
+    found = []
+    for fused in (True, False):
+        rig = Rig(
+            model=tiny_model(format_, tie_word_embeddings=False),
+            executor=ExecutorConfig(threads=2, numerics=numerics),  # type: ignore[arg-type]
+            fused=fused,
+        )
+        executor = rig.make_executor()
+        found.append(executor.logits(step(plan_row(TOKENS, blocks=range(5))))[0])
+        executor.close()
+    assert np.array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("isa", ["avx2", "portable"])
+@pytest.mark.parametrize("kv_heads", [1, 3, 6])
+def test_a_whole_model_equals_the_reference(isa: str, kv_heads: int) -> None:
+    """Exact numerics against float64, for every format, at every position of 75."""
+    if isa not in supported_isas():
+        pytest.skip(f"this processor does not run {isa}")
+    for format_ in WeightFormat:
+        model = tiny_model(format_, num_key_value_heads=kv_heads)
+        config = ExecutorConfig(threads=2, isa=isa, numerics="exact")  # type: ignore[arg-type]
+        plan = step(plan_row(TOKENS, blocks=range(5)))
+        found = []
+        for settings in (config, replace(config, executor="reference")):
+            executor = Rig(model=model, executor=settings).make_executor()
+            found.append(executor.logits(plan)[0])
+            executor.close()
+        assert np.std(found[1]) > 1
+        np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
+
+
+def test_a_larger_step_than_any_before_and_none_at_all_to_draw() -> None:
+    """The arena grows with the step; a step in mid-prompt has no logits to compute."""
+    executor = Rig(model=tiny_model()).make_executor()
+    small = executor.logits(step(plan_row(TOKENS[:1], blocks=[9])))[0]
+    executor.submit(step(plan_row(TOKENS, blocks=range(5), outputs=0)))
+    assert executor.collect().rows[0].tokens == ()
+    everything = executor.logits(step(plan_row(TOKENS, blocks=range(10, 15)), plan_row(TOKENS[:1], blocks=[9])))
+    assert np.array_equal(everything[1], small)
+    executor.close()
+
+
+def test_logits_names_only_rows_that_draw() -> None:
+    executor = Rig(model=tiny_model()).make_executor()
+    found = executor.logits(
+        step(
+            plan_row(TOKENS[:5], blocks=[0], outputs=0),
+            plan_row(TOKENS[:5], blocks=[1], outputs=2),
+            plan_row(TOKENS[:5], blocks=[2], outputs=1),
+        )
+    )
+    assert {index: rows.shape for index, rows in found.items()} == {1: (2, VOCAB), 2: (1, VOCAB)}
+    assert np.array_equal(found[1][1], found[2][0])
+    executor.close()
+
+
+@pytest.mark.parametrize("kv_format", ["f16", "f32"])
+def test_blocks_can_be_copied_and_moved_through_bytes(kv_format: str) -> None:
+    """Continue a sequence from copied blocks, and from blocks written into another executor: the same bits."""
+    config = ExecutorConfig(threads=1, kv_format=kv_format)  # type: ignore[arg-type]
+    rigs = [Rig(model=tiny_model(), executor=config, num_blocks=16).make_executor() for _ in range(2)]
+    one, other = rigs
+    whole = one.logits(step(plan_row(TOKENS, blocks=[0, 1, 2, 3, 4])))[0][40:]
+    one.copy_blocks("full", [(0, 8), (1, 9), (2, 10)])
+    rest = plan_row(TOKENS[40:], start=40, blocks=[8, 9, 10, 11, 12])
+    assert np.array_equal(one.logits(step(rest))[0], whole)
+    data = one.read_blocks("full", [0, 1, 2])
+    # layers x kv heads x (K and V) x head size x block tokens x element size, three blocks
+    assert len(data) == 3 * 2 * 2 * 2 * 16 * 16 * (2 if kv_format == "f16" else 4)
+    other.write_blocks("full", [5, 6, 7], data)
+    assert other.read_blocks("full", [5, 6, 7]) == data
+    assert np.array_equal(other.logits(step(plan_row(TOKENS[40:], start=40, blocks=[5, 6, 7, 0, 1])))[0], whole)
+    with pytest.raises(ValueError, match="3 blocks need"):
+        other.write_blocks("full", [5, 6, 7], data[:-1])
+    with pytest.raises(ValueError, match=r"block 16 is not in \[0, 16\)"):
+        other.copy_blocks("full", [(0, 16)])
+    with pytest.raises(ValueError, match="block -1"):
+        other.read_blocks("full", [-1])
+    for executor in rigs:
+        executor.close()
+
+
+def test_the_description_says_what_runs() -> None:
+    model = tiny_model(num_hidden_layers=1)
+    config = ExecutorConfig(threads=2, isa="portable", attention="materialized")
+    executor = make_executor(model.graph, model.weights, config)
+    assert executor.description == "native: portable, fast numerics, KV f16, materialized attention, 2 threads"
+    executor.close()
+    executor = make_executor(model.graph, model.weights, ExecutorConfig(threads=1, isa="portable", numerics="exact"))
+    assert executor.description == "native: portable, exact numerics, KV f32, tiled attention, 1 thread"
+    executor.close()
+
+
+def test_the_environment_overrides_auto_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(num_hidden_layers=1)
+    monkeypatch.setenv("TIDEMILL_ISA", "portable")
+    executor = make_executor(model.graph, model.weights, ExecutorConfig(threads=1))
+    assert "portable" in executor.description
+    executor.close()
+    best = supported_isas()[0]
+    executor = make_executor(model.graph, model.weights, ExecutorConfig(threads=1, isa=best))  # type: ignore[arg-type]
+    assert best in executor.description
+    executor.close()
+    monkeypatch.setenv("TIDEMILL_ISA", "avx512")
+    with pytest.raises(ConfigError, match=r"instruction set 'avx512' does not run here.*portable"):
+        make_executor(model.graph, model.weights, ExecutorConfig(threads=1))
+
+
+@pytest.mark.parametrize("threads", [0, -3, 5000])
+def test_a_senseless_thread_count_is_refused(threads: int) -> None:
+    model = tiny_model(num_hidden_layers=1)
+    with pytest.raises(ConfigError, match="threads must be between 1 and 1024"):
+        make_executor(model.graph, model.weights, ExecutorConfig(threads=threads))
+
+
+def test_a_wrong_weight_is_named() -> None:
+    model = tiny_model(num_hidden_layers=1)
+    name = "model.layers.0.mlp.down_proj.weight"
+    missing = {key: tensor for key, tensor in model.weights.items() if key != name}
+    with pytest.raises(ModelLoadError, match=f"{name} is missing"):
+        make_executor(model.graph, missing, ExecutorConfig(threads=1))
+    other = tiny_model(num_hidden_layers=1, intermediate_size=192).weights[name]
+    with pytest.raises(ModelLoadError, match=rf"{name} has shape \(96, 192\), expected \(96, 160\)"):
+        make_executor(model.graph, {**model.weights, name: other}, ExecutorConfig(threads=1))
+
+
+def test_a_tied_head_is_packed_once() -> None:
+    """The head shares the embedding's tensor: packed for products, read in place for lookups."""
+
+    def packed(graph: Graph, tied: bool) -> int:
+        model = tiny_model(WeightFormat.F32, num_hidden_layers=1, tie_word_embeddings=tied)
+        executor = NativeExecutor(fuse(model.graph), model.weights, ExecutorConfig(threads=1))
+        size = executor.packed_bytes
+        executor.close()
+        return size
+
+    graph = tiny_model().graph
+    assert packed(graph, True) == packed(graph, False)
+
+
+def test_closing_twice_and_with_a_step_in_flight() -> None:
+    executor = Rig(model=tiny_model()).make_executor()
+    executor.submit(step(plan_row(TOKENS, blocks=range(5), options=RowOptions())))
+    executor.close()
+    executor.close()
+    with pytest.raises(ValueError, match=r"no step is in flight"):
+        executor.collect()
+    with pytest.raises(RuntimeError, match="the executor is closed"):
+        executor.submit(step(plan_row(TOKENS, blocks=range(5))))
+
+
+def test_steps_leave_the_interpreter_free() -> None:
+    """While a step runs, Python code goes on: submit returns before the step's time has passed."""
+    import time
+
+    executor = Rig(model=tiny_model(num_hidden_layers=8), num_blocks=64).make_executor()
+    tokens = np.random.default_rng(0).integers(0, VOCAB, 900).tolist()
+    plan = step(plan_row(tokens, blocks=range(57), outputs=1))
+    executor.submit(plan)
+    executor.collect()
+    begin = time.perf_counter()
+    executor.submit(plan)
+    submitted = time.perf_counter() - begin
+    result = executor.collect()
+    whole = time.perf_counter() - begin
+    assert submitted < whole / 2
+    assert 0 < result.seconds <= whole
+    executor.close()
