@@ -8,9 +8,9 @@ import threading
 from typing import Any
 
 import pytest
+
 from tests.support.scripted_engine import Fault, ScriptedEngine, Step
 from tests.support.toy_text import ToyText, toy_info
-
 from tidemill.core.clock import ManualClock
 from tidemill.core.errors import (
     ContextLengthExceeded,
@@ -400,9 +400,22 @@ async def test_closing_a_stream_ends_every_choice(n):
             break
     assert engine.active == n
     await reply.events.aclose()  # type: ignore[attr-defined]
-    assert engine.active == 0
+    assert (engine.active, engine.open_streams) == (0, 0)
     assert sorted(choice for _, choice in engine.aborted) == list(range(n))
     assert [event async for event in reply.events] == []
+
+
+@pytest.mark.parametrize("prompts", [("a",), ("a", "b")])
+async def test_closing_a_stream_that_somebody_waits_on_ends_the_wait(prompts):
+    backend, engine = _backend([65, Step(tokens=(66,), delay=30.0)])
+    reply = await backend.open(_completion(*prompts, stream=True))
+    reading = asyncio.create_task(_payloads(reply))
+    await asyncio.sleep(0.01)
+    await reply.events.aclose()  # type: ignore[attr-defined]
+    assert engine.active == 0
+    async with asyncio.timeout(1):
+        await reading
+    assert engine.open_streams == 0
 
 
 async def test_closing_a_stream_before_its_first_event_ends_the_work():

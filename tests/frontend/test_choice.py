@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.toy_text import END, ToyText
 
+from tests.support.toy_text import END, ToyText
 from tidemill.core.step import TokenLogprob
 from tidemill.core.tokens import FinishReason, TokenDelta
 from tidemill.frontend.choice import ChoiceText, TextDelta

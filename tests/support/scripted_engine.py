@@ -105,6 +105,11 @@ class ScriptedEngine:
         """Choices that have not ended."""
         return sum(len(live.left) for live in self._live.values())
 
+    @property
+    def open_streams(self) -> int:
+        """Iterators that have been begun and are not closed."""
+        return len(self._live)
+
     async def until(self, true: Callable[[], bool], seconds: float = 5.0) -> None:
         """Wait for something to become true; fails after ``seconds``."""
         async with asyncio.timeout(seconds):

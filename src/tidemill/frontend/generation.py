@@ -87,6 +87,7 @@ class Generation:
         if self._closed:
             return
         self._closed = True
+        # Closing the stream would do, unless somebody waits on it just now: then the abort ends that wait.
         for request in self._requests if self._left else ():
             self._engine.abort(request.request_id)
         try:

@@ -56,7 +56,10 @@ async def _pump(stream: AsyncIterator[_T], queue: asyncio.Queue[_T | BaseExcepti
 
 
 async def close_iterator(stream: AsyncIterator[object]) -> None:
-    """Close an iterator that can be closed; others have nothing to release."""
+    """Close an iterator that can be closed; others have nothing to release.
+
+    One that is being read from at this moment cannot: it closes itself when the reader's wait is over.
+    """
     close = getattr(stream, "aclose", None)
-    if close is not None:
+    if close is not None and not getattr(stream, "ag_running", False):
         await close()
