@@ -31,7 +31,7 @@ def check(prompt_len: int, sampling: SamplingOptions, info: EngineInfo) -> int:
     else:
         bound = f"the KV pool capacity is {info.kv_capacity_tokens} tokens (setting kv_memory)"
     if requested is None:
-        asked = "leaves no room for output"
+        asked = "and leaves no room for output"
     else:
         asked = f"and max_tokens asks for {requested} output tokens, {prompt_len + requested} in all"
     raise ContextLengthExceeded(

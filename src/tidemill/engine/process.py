@@ -65,7 +65,11 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="engine: %(message)s")
     sock = socket.socket(fileno=options.fd)
     _die_with_parent(options.fd)
-    return _run(Channel(sock), options.factory)
+    channel = Channel(sock)
+    try:
+        return _run(channel, options.factory)
+    finally:
+        channel.close()
 
 
 def _run(channel: Channel, factory: str) -> int:

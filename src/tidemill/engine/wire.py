@@ -162,6 +162,11 @@ class Channel:
         self.open = True
         """False once the other side is gone."""
 
+    def close(self) -> None:
+        """Hang up; safe to call twice."""
+        self.open = False
+        self._socket.close()
+
     def send(self, message: FromEngine) -> None:
         """Send a whole message; where the other side is gone, it is dropped and ``open`` becomes False."""
         try:
