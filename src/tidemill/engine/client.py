@@ -149,10 +149,18 @@ class ProcessEngine:
     # -- the process -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> EngineChild:
-        child, info, stats = await EngineChild.launch(self._config, self._factory)
-        self._child, self._info, self._stats = child, info, stats
+        child, info, stats = await EngineChild.launch(self._pinned(), self._factory)
+        self._child, self._stats = child, stats
+        if self._info is None:
+            self._info = info
         self._born = self._last_sign = self._clock.now()
         return child
+
+    def _pinned(self) -> EngineConfig:
+        """The configuration, with the length the first start has found: callers have been told of it."""
+        if self._info is None:
+            return self._config
+        return replace(self._config, model=replace(self._config.model, max_model_len=self._info.max_model_len))
 
     async def _supervise(self, child: EngineChild | None) -> None:
         while child is not None:

@@ -11,7 +11,7 @@ from tidemill.core.tokens import EngineInfo
 from tidemill.engine.loop import EngineLoop
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
-from tidemill.scheduling.scheduler import Scheduler
+from tidemill.scheduling.scheduler import Scheduler, check_settings
 
 __all__ = ["build_loop", "kv_space"]
 
@@ -27,6 +27,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
 
     if config.block_size not in BLOCK_SIZES:
         raise ConfigError(f"block_size must be one of {BLOCK_SIZES}, not {config.block_size}", param="block_size")
+    check_settings(config.scheduler)
     model = load_model(config.model)
     plan = plan_memory(model, config, available_memory())
     pools = plan.pools()

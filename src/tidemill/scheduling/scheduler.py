@@ -37,7 +37,7 @@ from tidemill.core.step import SequenceId
 from tidemill.scheduling.kv.space import KvSpace
 from tidemill.scheduling.sequence import SequenceCounters, SequenceState
 
-__all__ = ["Schedule", "Scheduler", "Share"]
+__all__ = ["Schedule", "Scheduler", "Share", "check_settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +71,18 @@ class Schedule:
         return sum(share.num_tokens for share in self.shares)
 
 
+def check_settings(config: SchedulerConfig) -> None:
+    """Raise ConfigError for a setting with which nothing would ever run."""
+    for name in ("max_running", "max_step_tokens", "max_waiting"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}", param=name)
+
+
 class Scheduler:
     """Queue, running set and KV space. One step at a time: ``schedule``, then ``commit`` of each share."""
 
     def __init__(self, config: SchedulerConfig, space: KvSpace) -> None:
-        for name in ("max_running", "max_step_tokens", "max_waiting"):
-            if getattr(config, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}", param=name)
+        check_settings(config)
         self._config = config
         self._space = space
         # Both in order of arrival, and everything that runs arrived before everything that waits.

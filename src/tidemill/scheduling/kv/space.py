@@ -70,6 +70,8 @@ class KvSpace:
     def grow(self, tables: BlockTables, num_tokens: int) -> bool:
         """Extend the tables to hold ``num_tokens`` tokens; False (and nothing changes) if blocks are short."""
         counts = self.missing(tables, num_tokens)
+        if not any(counts):
+            return True
         if not self.fits(counts):
             return False
         for count, pool, table in zip(counts, self._pools, tables, strict=True):

@@ -1,0 +1,89 @@
+"""From a configuration to answers: a tiny model, loaded as a server would load it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.engine.scripted import run, tokens
+from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
+from tidemill.core.errors import ConfigError, DoesNotFit, ModelLoadError
+from tidemill.core.sampling import SamplingOptions
+from tidemill.core.tokens import EngineInfo, TokenRequest
+from tidemill.engine.client import ProcessEngine
+from tidemill.engine.factory import build_loop
+
+FOLDER = Path(__file__).parents[1] / "golden" / "data" / "grouped_tied"
+
+
+def config(**engine: object) -> EngineConfig:
+    exact = ExecutorConfig(numerics="exact", threads=1)
+    made = EngineConfig(model=ModelConfig(path=str(FOLDER)), executor=exact, strict=True)
+    return replace(made, **engine)  # type: ignore[arg-type]
+
+
+def golden() -> list[tuple[TokenRequest, list[int]]]:
+    """Prompts, and the greedy tokens that transformers gives for them."""
+    expected: Mapping[str, np.ndarray] = np.load(FOLDER / "expected.npz")  # type: ignore[type-arg]
+    pairs = []
+    for i in range(sum(key.startswith("prompt") for key in expected)):
+        greedy = expected[f"f32_greedy{i}"].tolist()
+        sampling = SamplingOptions(temperature=0.0, max_tokens=len(greedy), ignore_eos=True)
+        pairs.append(
+            (TokenRequest(request_id=f"r{i}", prompt=expected[f"prompt{i}"].tolist(), sampling=sampling), greedy)
+        )
+    return pairs
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+@pytest.mark.parametrize(
+    "scheduler",
+    [SchedulerConfig(), SchedulerConfig(max_step_tokens=5), SchedulerConfig(policy="static", max_running=2)],
+    ids=["default", "chunks of 5", "static"],
+)
+def test_greedy_answers_are_those_of_transformers(executor: str, scheduler: SchedulerConfig) -> None:
+    settings = replace(config().executor, executor=executor)
+    loop = build_loop(config(executor=settings, scheduler=scheduler))
+    answers = run(loop, *(asked for asked, _ in golden()))
+    loop.close()
+    assert {name: tokens(deltas) for (name, _), deltas in answers.items()} == {
+        asked.request_id: greedy for asked, greedy in golden()
+    }
+
+
+def test_the_loop_says_what_it_is() -> None:
+    loop = build_loop(config(block_size=32, kv_memory=2**20))
+    info: EngineInfo = loop.info
+    loop.close()
+    assert (info.model, info.vocab_size) == ("grouped_tied", 96)
+    assert info.kv_capacity_tokens % 32 == 0
+    assert info.max_model_len <= info.kv_capacity_tokens
+    assert info.executor.startswith("native: ")
+    assert loop.stats().kv_block_size == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "param"),
+    [
+        ({"block_size": 24}, ConfigError, "block_size"),
+        ({"model": ModelConfig(path=str(FOLDER / "nothing.gguf"))}, ModelLoadError, None),
+        ({"kv_memory": 1}, DoesNotFit, "kv_memory"),
+        ({"scheduler": SchedulerConfig(max_running=0)}, ConfigError, "max_running"),
+    ],
+)
+async def test_what_cannot_be_built_is_the_same_error_here_and_from_the_process(
+    changes: dict[str, object], error: type[Exception], param: str | None
+) -> None:
+    with pytest.raises(error) as here:
+        build_loop(config(**changes))
+    engine = ProcessEngine(config(**changes))
+    with pytest.raises(error) as there:
+        await engine.start()
+    await engine.close()
+    assert str(there.value) == str(here.value)
+    if param is not None:
+        assert there.value.param == param  # type: ignore[attr-defined]
