@@ -14,7 +14,10 @@ from tidemill.text.source import TextSource
 from tidemill.text.tokenizer import Tokenizer, build_tokenizer
 
 TEMPLATES = golden("tiny_ids.json")["templates"]
-TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{{ '<|im_start|>assistant\n' }}"
+TURNS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{{ '<|im_start|>assistant\n' }}"
+)
 
 
 def chat(source: TextSource) -> tuple[Tokenizer, ChatEncoder]:

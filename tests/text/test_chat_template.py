@@ -133,6 +133,8 @@ HOSTILE = {
     "doubling lists": repeated("[1]", "{% set n.x = n.x + n.x %}"),
     "nesting lists": repeated("[1]", "{% set n.x = [n.x, n.x] %}", "{{ n.x }}"),
     "nesting objects": repeated("1", "{% set n.x = dict(a=n.x, b=n.x) %}", "{{ n.x | tojson }}"),
+    "comparing nests": "{% set m = namespace(x=[1]) %}"
+    + repeated("[1]", "{% set n.x = [n.x, n.x] %}{% set m.x = [m.x, m.x] %}", "{{ n.x == m.x }}"),
     "repeated text": "{{ 'x' * 999999999999 }}",
     "repeated list": "{{ [1] * 999999999999 }}",
     "repeated from the left": "{{ 999999999999 * 'x' }}",

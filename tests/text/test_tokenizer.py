@@ -61,6 +61,16 @@ def test_families_that_transformers_has_a_class_for(pre: str, tiny_ids: Any) -> 
         assert tokenizer.encode(text, add_bos=False) == ids, text
 
 
+def test_llama3_takes_a_piece_that_is_a_token_as_that_token() -> None:
+    given = golden("tiny_gguf.json")
+    tokens = [*given["tokens"], "Ġqzqz"]  # no merges lead to it
+    changes = {"tokens": tokens, "token_types": [*given["token_types"], 1]}
+    whole = build_tokenizer(gguf_source(pre="llama-bpe", **changes)).encode("a qzqz", add_bos=False)
+    merged = build_tokenizer(gguf_source(pre="dbrx", **changes)).encode("a qzqz", add_bos=False)
+    assert whole[-1] == len(tokens) - 1
+    assert len(tokens) - 1 not in merged
+
+
 def test_a_file_without_a_rule_is_gpt2s(tiny_ids: Any) -> None:
     for pre in ("", "default"):
         tokenizer = build_tokenizer(gguf_source(pre=pre))
