@@ -46,6 +46,28 @@ async def test_not_ready_while_draining(http):
     assert chat.headers["retry-after"] == "1"
 
 
+async def test_while_draining_bodies_are_not_even_read(http):
+    async with http([]) as served:
+        served.drain.begin()
+        answer = await served.client.post("/v1/completions", content=b"{", headers={"content-type": "application/json"})
+    assert answer.status_code == 503
+
+
+async def test_a_body_that_was_on_its_way_when_draining_began_is_too_late(http):
+    async with http(list(b"ok")) as served:
+
+        async def pieces():
+            yield b'{"prompt": '
+            served.drain.begin()
+            yield b'"x"}'
+
+        answer = await served.client.post(
+            "/v1/completions", content=pieces(), headers={"content-type": "application/json"}
+        )
+    assert answer.status_code == 503
+    assert served.engine.requests == []
+
+
 async def test_a_dead_engine_is_503_for_whole_answers_and_before_streams(http):
     async with http([]) as served:
         served.engine.die()

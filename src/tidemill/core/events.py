@@ -9,6 +9,8 @@ from typing import Any, Final
 
 __all__ = ["DONE", "Event", "Reply"]
 
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
 
 class Event:
     """One JSON payload of an answer: the whole body, or the data of one server-sent event.
@@ -28,7 +30,7 @@ class Event:
     def raw(self) -> bytes:
         """The JSON text in UTF-8 (``[DONE]`` for the end marker)."""
         if self._raw is None:
-            self._raw = json.dumps(self._payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            self._raw = _encode(self._payload).encode()
         return self._raw
 
     @property

@@ -25,6 +25,7 @@ from tidemill.serve.app import Lifetime, make_app
 from tidemill.serve.door import is_loopback
 from tidemill.serve.drain import Drain
 from tidemill.serve.metrics import PrometheusMetrics
+from tidemill.serve.protocol import BoundedHttp
 
 __all__ = ["HttpServer", "check_config", "ready_line", "run"]
 
@@ -131,7 +132,7 @@ class HttpServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=BoundedHttp,
                 ws="none",
                 lifespan="off",
                 log_config=None,

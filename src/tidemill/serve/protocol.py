@@ -1,0 +1,89 @@
+"""HTTP/1.1 with bounds: a caller can neither fill the memory with headers nor hold a connection with half of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from tidemill.core.errors import InvalidRequest, TidemillError
+from tidemill.core.events import Event
+
+__all__ = ["HEAD_BYTES", "BoundedHttp"]
+
+HEAD_BYTES: Final = 64 * 2**10
+"""Most bytes of a request line with headers, or of anything else that is not body; the piece it begins in is free."""
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """uvicorn's protocol, which reads headers of any length for any time, with an end to both."""
+
+    head_seconds: float = 30.0
+    """How long a request's headers may take, and a new connection's first request."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._no_body = 0  # bytes since the last that were body or ended headers
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_here()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._no_body += len(data)
+        super().data_received(data)
+        if self._no_body > HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(InvalidRequest(f"the headers are longer than {HEAD_BYTES} bytes"))
+
+    def on_message_begin(self) -> None:
+        self._no_body = 0
+        self._expect_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._no_body = 0
+        self._head_is_here()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._no_body = 0
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser refuses, in the one shape of errors."""
+        self._refuse(InvalidRequest(msg))
+
+    def _expect_head(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.head_seconds, self._too_slow)
+
+    def _head_is_here(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        if self._answering():
+            self._expect_head()  # a second request, half sent; the first one's answer still runs
+        else:
+            self.transport.close()
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _refuse(self, error: TidemillError) -> None:
+        if not self._answering():
+            body = Event(payload=error.body()).raw
+            head = (
+                f"HTTP/1.1 {error.status} Bad Request\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
+        self.transport.close()

@@ -1,0 +1,107 @@
+"""Bytes on the wire: headers without end, headers too slow, and what is no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tidemill.serve.protocol import HEAD_BYTES, BoundedHttp
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+BODY = json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode()
+
+
+async def _flood(port: int, start: bytes, piece: bytes) -> tuple[int, bytes]:
+    """Send pieces until the server refuses them: (bytes it took, what it said)."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(start)
+    sent = 0
+    said = asyncio.create_task(reader.read())
+    try:
+        while sent < 50 * HEAD_BYTES and not said.done():
+            writer.write(piece)
+            await writer.drain()
+            sent += len(piece)
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            return sent, await said
+    except ConnectionError:
+        return sent, b""
+    finally:
+        said.cancel()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: ", b"a" * 8192),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\n", b"x: " + b"a" * 1000 + b"\r\n"),
+        (b"GET /", b"a" * 8192),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n", b"x: " + b"a" * 1000 + b"\r\n"),
+    ],
+    ids=["one header", "many headers", "path", "trailers"],
+)
+async def test_headers_without_end_are_refused(serve, start, piece):
+    async with serve([]) as served:
+        sent, _ = await _flood(served.port, start, piece)
+        assert HEAD_BYTES <= sent < 30 * HEAD_BYTES  # sockets buffer more than the server reads
+        assert (await served.client.get("/health")).status_code == 200
+
+
+async def test_long_headers_within_the_bound_are_read_and_longer_ones_get_an_error_body(serve):
+    async with serve([]) as served:
+        fine = await served.client.get("/health", headers={"x": "a" * (HEAD_BYTES - 1000)})
+        assert fine.status_code == 200
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nx: ")
+        await asyncio.sleep(0.05)  # what arrives together with the beginning is not counted
+        writer.write(b"a" * (HEAD_BYTES + 1))
+        async with asyncio.timeout(5):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 400")
+    assert json.loads(body)["error"]["message"] == "the headers are longer than 65536 bytes"
+
+
+async def test_a_body_is_no_header_however_long(serve):
+    async with serve(list(b"ok")) as served:
+        assert (await served.chat(user="x" * (4 * HEAD_BYTES))).status_code == 200
+
+
+async def test_what_is_no_http_gets_an_error_body(serve):
+    async with serve([]) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"\x16\x03\x01\x02\x00 this is TLS\r\n\r\n")
+        async with asyncio.timeout(5):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 400")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("start", [b"", b"GET / HTTP/1.1\r\nhost: loc"])
+async def test_slow_headers_are_given_up_and_slow_answers_are_not(serve, monkeypatch, start):
+    monkeypatch.setattr(BoundedHttp, "head_seconds", 0.2)
+    async with serve(list(b"ok"), step_delay=0.2) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(start)
+        answer = asyncio.create_task(served.chat())
+        async with asyncio.timeout(2):
+            assert await reader.read() == b""
+        writer.close()
+        assert (await answer).status_code == 200
+
+
+async def test_half_a_second_request_does_not_end_the_first_ones_answer(serve, monkeypatch):
+    monkeypatch.setattr(BoundedHttp, "head_seconds", 0.1)
+    async with serve(list(b"abc"), step_delay=0.1) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(HEAD + f"content-length: {len(BODY)}\r\n\r\n".encode() + BODY + b"GET / HT")
+        async with asyncio.timeout(5):
+            said = await reader.read()
+        writer.close()
+    assert said.startswith(b"HTTP/1.1 200")
+    assert b'"content":"abc"' in said
