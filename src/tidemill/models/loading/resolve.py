@@ -39,7 +39,7 @@ class ModelFiles:
     @property
     def is_gguf(self) -> bool:
         """True for a single GGUF file."""
-        return self.path.suffix == ".gguf"
+        return self.path.suffix == ".gguf" and not self.path.is_dir()
 
 
 def resolve(path: str) -> ModelFiles:

@@ -1,0 +1,134 @@
+"""The cost pass against figures worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.model_folder import CONFIG
+from tidemill.graph.formats import WeightFormat
+from tidemill.graph.graph import Graph
+from tidemill.graph.passes.cost import (
+    RowShape,
+    kv_bytes_per_token,
+    step_cost,
+    weight_bytes,
+    workspace_bytes,
+)
+from tidemill.graph.passes.fuse import fuse
+from tidemill.models.fields import Fields
+from tidemill.models.registry import build_graph
+
+MIB = 2**20
+
+
+def llama(**changes: Any) -> Graph:
+    return build_graph(Fields(CONFIG | changes, "config.json"))
+
+
+LLAMA2_70B = {
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "intermediate_size": 28672,
+    "vocab_size": 32000,
+    "tie_word_embeddings": False,
+}
+
+
+def formats(graph: Graph, default: WeightFormat = WeightFormat.F32) -> dict[str, WeightFormat]:
+    return {spec.name: default if len(spec.shape) == 2 else WeightFormat.F32 for spec in graph.weights}
+
+
+def test_kv_of_llama_2_70b() -> None:
+    """2 x 80 layers x 8 KV heads x 128 x 2 bytes = 320 KiB a token, 640 MiB for 2048 tokens."""
+    graph = llama(**LLAMA2_70B)
+    assert kv_bytes_per_token(graph, 2) == 327_680
+    assert 2048 * kv_bytes_per_token(graph, 2) == 640 * MIB
+    assert kv_bytes_per_token(graph, 4) == 2 * 327_680
+
+
+def test_kv_without_grouped_heads_is_eight_times_as_large() -> None:
+    graph = llama(**LLAMA2_70B | {"num_key_value_heads": 64})
+    assert 2048 * kv_bytes_per_token(graph, 2) == 5120 * MIB
+
+
+def test_parameters_of_llama_2_70b() -> None:
+    """68,976,648,192 parameters, as Meta's weights have them; vectors are f32 here: 161 norms of 8192."""
+    graph = llama(**LLAMA2_70B)
+    vectors = 161 * 8192
+    assert weight_bytes(graph, formats(graph, WeightFormat.F16)) == 2 * (68_976_648_192 - vectors) + 4 * vectors
+
+
+def test_tied_weights_count_once() -> None:
+    """Embedding 64; layer 8 + 64 + 32 + 32 + 64 + 8 + 96 + 96 + 96; norm 8: 568 values of 4 bytes."""
+    graph = llama()
+    assert weight_bytes(graph, formats(graph)) == 568 * 4
+    untied = llama(tie_word_embeddings=False)
+    assert weight_bytes(untied, formats(untied)) == (568 + 64) * 4
+
+
+def test_block_formats_count_their_blocks() -> None:
+    """A 64 x 64 matrix is 128 blocks of 18 bytes in q4_0."""
+    graph = llama(hidden_size=64, intermediate_size=64, vocab_size=64, num_hidden_layers=1)
+    cost = weight_bytes(graph, formats(graph, WeightFormat.Q4_0))
+    # embedding, q, o, gate, up, down: 64 rows; k, v: 32 rows; three norms of 64 floats
+    assert cost == 7 * 128 * 18 + 3 * 64 * 4
+
+
+@pytest.mark.parametrize("passes", ["plain", "fused"])
+def test_a_decode_step(passes: str) -> None:
+    """One token at position 9 of the small Llama (2 heads of 4, 1 KV head, 1 layer)."""
+    graph = fuse(llama()) if passes == "fused" else llama()
+    cost = step_cost(graph, formats(graph), rows=[RowShape(start=9, tokens=1)], kv_element_bytes=2)
+    # q 64, k 32, v 32, o 64, gate 96, up 96, down 96, head 64; scores and values of 10 positions, 2 heads of 4
+    assert cost.flops == 2 * 544 + 2 * 2 * 10 * 8
+    # one row of the embedding, the layers, the norms, and the embedding again as head
+    assert cost.weight_bytes == 4 * (8 + 480 + 24 + 64)
+    assert cost.kv_read_bytes == 10 * 2 * 4 * 2
+    assert cost.kv_write_bytes == 1 * 2 * 4 * 2
+
+
+def test_a_prompt_chunk_reads_each_position_once_and_looks_at_a_triangle() -> None:
+    """5 tokens after 3: they look at 4 + 5 + 6 + 7 + 8 = 30 positions; no output, so no head."""
+    row = RowShape(start=3, tokens=5, outputs=0)
+    assert row.attended == 30
+    graph = llama()
+    cost = step_cost(graph, formats(graph), rows=[row], kv_element_bytes=4)
+    assert cost.flops == 2 * 5 * 480 + 2 * 2 * 30 * 8
+    assert cost.weight_bytes == 4 * (5 * 8 + 480 + 16)
+    assert cost.kv_read_bytes == 8 * 2 * 4 * 4
+    assert cost.kv_write_bytes == 5 * 2 * 4 * 4
+
+
+def test_rows_share_the_weights_but_not_the_kv() -> None:
+    graph = llama()
+    one = step_cost(graph, formats(graph), rows=[RowShape(start=9, tokens=1)], kv_element_bytes=2)
+    four = step_cost(graph, formats(graph), rows=[RowShape(start=9, tokens=1)] * 4, kv_element_bytes=2)
+    assert four.flops == 4 * one.flops
+    assert four.kv_read_bytes == 4 * one.kv_read_bytes
+    assert four.weight_bytes == one.weight_bytes + 3 * 8 * 4  # three more rows of the embedding
+    assert four.activation_bytes == 4 * one.activation_bytes
+
+
+def test_activations_of_a_decode_step() -> None:
+    """Plain graph, in floats: each node's inputs and output."""
+    graph = llama()
+    cost = step_cost(graph, formats(graph), rows=[RowShape(start=0, tokens=1)], kv_element_bytes=2)
+    embed, norms, select, head = 8, 3 * 16, 16, 16
+    qkv, ropes, attention, output = (8 + 8) + (8 + 4) + (8 + 4), 16 + 8, 8 + 4 + 4 + 8, 16
+    mlp, adds = (8 + 12) + (8 + 12) + (12 + 12 + 12) + (12 + 8), 2 * 24
+    total = embed + norms + select + head + qkv + ropes + attention + output + mlp + adds
+    assert cost.activation_bytes == 4 * total
+
+
+def test_workspace_is_what_lives_at_once() -> None:
+    """The fused small Llama: at the gated unit x 8, gate and up 24 and its output 12 live at once; with many outputs
+    and a large vocabulary it is the head: norm 8, logits 1000."""
+    graph = fuse(llama())
+    assert workspace_bytes(graph, max_tokens=5, max_outputs=1) == 4 * 5 * (8 + 24 + 12)
+    assert workspace_bytes(graph, max_tokens=10, max_outputs=1) == 2 * workspace_bytes(graph, 5, 1)
+    big = fuse(llama(vocab_size=1000))
+    assert workspace_bytes(big, max_tokens=1, max_outputs=64) == 4 * 64 * (8 + 1000)
