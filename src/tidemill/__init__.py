@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidemill.core.version import __version__
+
 if TYPE_CHECKING:
     from tidemill.llm import LLM, Choice, Completion, Piece, SamplingParams
 
 __all__ = ["LLM", "Choice", "Completion", "Piece", "SamplingParams", "__version__"]
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

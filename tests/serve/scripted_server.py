@@ -1,7 +1,11 @@
-"""A server process over a scripted engine that counts, for tests of signals: ``python scripted_server.py DRAIN``."""
+"""A server process over a scripted engine that counts, for tests of signals: ``python scripted_server.py DRAIN START``.
+
+It drains for DRAIN seconds at most, and its engine takes START seconds to start.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -16,7 +20,8 @@ from tidemill.serve.server import run
 
 class _Engine(ScriptedEngine):
     async def start(self) -> None:
-        print("engine started", flush=True)
+        print("engine starts", flush=True)
+        await asyncio.sleep(float(sys.argv[2]))
 
     async def close(self) -> None:
         await super().close()

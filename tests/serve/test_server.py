@@ -38,7 +38,7 @@ class _Process:
     def __init__(self, drain: float) -> None:
         source = str(Path(tidemill.__file__).parents[1])
         self.child = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(drain)],
+            [sys.executable, str(SCRIPT), str(drain), "0"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -146,10 +146,26 @@ async def test_an_idle_server_ends_at_once():
     assert time.monotonic() - began < 1.5
 
 
+def test_a_signal_during_the_start_ends_it():
+    source = str(Path(tidemill.__file__).parents[1])
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), "30", "30"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source},
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "engine starts\n"
+        child.terminate()
+        out, err = child.communicate(timeout=5)
+    assert (child.returncode, out, err) == (0, "engine closed\n", "")
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 async def test_the_ready_line_holds_a_command_that_works():
     async with _process() as (process, _):
-        assert process.first[0] == "engine started\n"
+        assert process.first[0] == "engine starts\n"
         command = shlex.split(process.first[2].removeprefix("Try:"))
         assert command[0] == "curl"
         shown = await asyncio.to_thread(

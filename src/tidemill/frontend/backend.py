@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-import tidemill
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import ModelNotFound, TidemillError
 from tidemill.core.events import DONE, Event, Reply
@@ -16,6 +15,7 @@ from tidemill.core.metrics import NullRecorder, Recorder
 from tidemill.core.protocols import TokenEngine
 from tidemill.core.requests import ChatRequest, GenerationRequest
 from tidemill.core.tokens import EngineInfo
+from tidemill.core.version import __version__
 from tidemill.frontend.generation import Generation
 from tidemill.frontend.merge import close_iterator
 from tidemill.frontend.payloads import ChatPayloads, CompletionPayloads, Heading, Payloads, WholeChoice
@@ -159,5 +159,5 @@ async def _chunks(
 
 def _fingerprint(info: EngineInfo) -> str:
     """Short name of what computes the answers: the same build, executor and model give the same one."""
-    parts = (tidemill.__version__, info.model, info.executor)
+    parts = (__version__, info.model, info.executor)
     return "fp_" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

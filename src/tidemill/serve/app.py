@@ -15,12 +15,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-import tidemill
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, TidemillError, Unavailable
 from tidemill.core.protocols import Backend, TokenEngine
 from tidemill.core.requests import GenerationRequest
+from tidemill.core.version import __version__
 from tidemill.serve.answer import Answer
 from tidemill.serve.body import read_body
 from tidemill.serve.door import Door
@@ -111,7 +111,7 @@ class _Routes:
 
     async def index(self, request: Request) -> Response:
         del request
-        return JSONResponse({"name": "tidemill", "version": tidemill.__version__, "routes": ENDPOINTS})
+        return JSONResponse({"name": "tidemill", "version": __version__, "routes": ENDPOINTS})
 
     async def health(self, request: Request) -> Response:
         del request

@@ -34,6 +34,8 @@ _CUT_SECONDS: Final = 2.0
 """How long cut answers may take to send their last event."""
 _CLOSE_SECONDS: Final = 5
 """How long connections may take to close at the end."""
+_KEEP_ALIVE_SECONDS: Final = 65
+"""Longer than most clients and proxies keep idle connections, so that it is they who close them."""
 
 
 def run(
@@ -126,6 +128,7 @@ class HttpServer(uvicorn.Server):
         self.on_started: Callable[[], None] = lambda: None
         self._drain_seconds = config.drain_seconds
         self._lifetime = _Once(lifetime)
+        self._starting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         app = make_app(backend, config, engine=engine, metrics=metrics, drain=self.drain)
         super().__init__(
@@ -138,13 +141,25 @@ class HttpServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_CLOSE_SECONDS,
             )
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the engine, then listen, then say so. What the engine raises is raised here."""
-        await self._lifetime.start()
+        """Start the engine, then listen, then say so. What the engine raises is raised here.
+
+        A signal meanwhile ends the start.
+        """
+        self._starting = asyncio.create_task(self._lifetime.start())
+        try:
+            await self._starting
+        except asyncio.CancelledError:
+            if self._stopping is None:
+                raise
+            self.should_exit = True
+            return
         await super().startup(sockets)
         self.on_started()
 
@@ -175,6 +190,8 @@ class HttpServer(uvicorn.Server):
         if self._stopping is None:
             self.drain.begin()
             self._stopping = asyncio.create_task(self._stop_gently())
+            if self._starting is not None:
+                self._starting.cancel()  # without effect once the engine has started
         else:
             self.stop_now()
 
