@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +126,7 @@ def make_loop(
     block_size: int = 16,
     groups: int = 1,
     max_model_len: int = 4096,
+    kv_capacity_tokens: int | None = None,
     executor: HashExecutor | None = None,
     proposer: Proposer | None = None,
     max_proposed: int = 0,
@@ -146,7 +148,7 @@ def make_loop(
             model="hash",
             vocab_size=VOCAB,
             max_model_len=max_model_len,
-            kv_capacity_tokens=space.capacity_tokens,
+            kv_capacity_tokens=kv_capacity_tokens or space.capacity_tokens,
             end_token_ids=end_token_ids,
             executor=executor.description,
         ),
@@ -210,10 +212,17 @@ def make(config: EngineConfig) -> EngineLoop:
             os.kill(os.getpid(), signal.SIGKILL)
         case "raises":
             hook = _raise
+        case "loads for ever":
+            time.sleep(3600)
         case "hangs":
             hook = lambda _: time.sleep(3600)  # noqa: E731
+    max_model_len = config.model.max_model_len or 4096
+    if config.model.path.startswith("shrinks:") and config.model.max_model_len is None:
+        starts = Path(config.model.path.removeprefix("shrinks:"))
+        starts.write_text(starts.read_text() + "+" if starts.exists() else "+")
+        max_model_len = 100 - len(starts.read_text())
     scheduler = {item.name: getattr(config.scheduler, item.name) for item in fields(config.scheduler)}
-    return make_loop(executor=HashExecutor(hook), **scheduler)
+    return make_loop(executor=HashExecutor(hook), max_model_len=max_model_len, **scheduler)
 
 
 def _raise(_: StepPlan) -> None:

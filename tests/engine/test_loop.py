@@ -170,6 +170,16 @@ def test_what_can_never_fit_the_pool_is_refused_at_once_and_the_next_one_served(
     assert len(tokens(answer)) == 4
 
 
+def test_a_sequence_that_fills_the_whole_pool_ends_with_length_and_the_next_one_is_served() -> None:
+    """As if more had been promised than there is: 2 blocks hold 32 tokens, the 33rd is drawn and never computed."""
+    loop = make_loop(num_blocks=2, kv_capacity_tokens=1000)
+    answers = run(loop, request("a", 30, max_tokens=50, ignore_eos=True), request("b", 4, max_tokens=3))
+    assert [len(delta.tokens) for delta in answers["a", 0]] == [1, 1, 1, 0]
+    assert answers["a", 0][-1].finish_reason is FinishReason.LENGTH
+    assert answers["a", 0][-1].num_output_tokens == 3
+    assert len(tokens(answers["b", 0])) == 3
+
+
 def test_an_id_in_use_is_refused_and_free_again_after_an_abort() -> None:
     loop = make_loop()
     loop.add(request("a", 3))

@@ -127,6 +127,18 @@ async def test_killed_in_mid_stream_each_of_8_streams_gets_one_error_and_the_nex
         assert tokens(await collect(one, again)) == tokens(run(make_loop(), again)["again", 0])
 
 
+async def test_the_length_that_callers_were_told_of_holds_after_a_restart(tmp_path: Path) -> None:
+    """As where memory decides the length, and there is less of it the second time."""
+    async with engine(f"shrinks:{tmp_path / 'starts'}") as one:
+        assert one.info.max_model_len == 99
+        assert one.pid is not None
+        os.kill(one.pid, signal.SIGKILL)
+        await until(lambda: _true(one.stats().restarts_total == 1))
+        assert one.info.max_model_len == 99
+        answer = await collect(one, request("a", 9, max_tokens=90, ignore_eos=True))
+        assert len(tokens(answer)) == 90
+
+
 async def test_a_stopped_process_is_told_as_stuck_and_is_well_again_when_it_goes_on() -> None:
     async with engine(stuck_seconds=1.0) as one:
         task = asyncio.create_task(collect(one, request("a", 20, max_tokens=300, ignore_eos=True)))
@@ -146,9 +158,44 @@ async def test_a_stopped_process_is_told_as_stuck_and_is_well_again_when_it_goes
 
 
 async def test_an_idle_engine_stays_ready() -> None:
-    async with engine(stuck_seconds=1.0) as one:
-        await asyncio.sleep(1.5)
+    async with engine(stuck_seconds=2.0) as one:
+        await asyncio.sleep(2.5)
         assert await one.ready() is None
+
+
+async def test_a_process_that_stays_stuck_is_killed_and_started_again() -> None:
+    async with engine(stuck_seconds=0.7) as one:
+        first = one.pid
+        task = asyncio.create_task(collect(one, request("a", 20, max_tokens=300, ignore_eos=True)))
+        await until(lambda: _true(one.stats().running == 1))
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        with pytest.raises(EngineDied, match="did not answer and was killed"):
+            await task
+        await until(lambda: is_ready(one))
+        assert one.pid != first
+        assert len(tokens(await collect(one, request("b", 3, max_tokens=4)))) == 4
+
+
+async def test_a_start_that_is_given_up_leaves_no_process() -> None:
+    one = ProcessEngine(config("loads for ever"), factory=FACTORY)
+    with pytest.raises(Unavailable, match="has not been started"):
+        await collect(one, request("a", 3))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await one.start()
+    await one.close()
+    assert psutil.Process().children() == []
+
+
+def test_it_runs_on_uvloop_too() -> None:
+    import uvloop
+
+    async def story() -> list[int]:
+        async with engine() as one:
+            return tokens(await collect(one, request("a", 20, max_tokens=9, seed=1)))
+
+    assert uvloop.run(story()) == tokens(run(make_loop(), request("a", 20, max_tokens=9, seed=1))["a", 0])
 
 
 async def test_a_hanging_step_does_not_keep_close_waiting() -> None:
@@ -200,7 +247,7 @@ async def test_what_stops_the_start_is_raised_as_the_same_error(
     assert type(caught.value) is kind
     assert await one.ready() == "the engine has not been started"
     await one.close()
-    assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    assert psutil.Process().children() == []
 
 
 async def test_a_full_queue_is_overloaded() -> None:

@@ -97,11 +97,13 @@ class EngineConfig:
     block_size: int = 16
     """Tokens per KV block: 16, 32 or 64."""
     kv_memory: int | None = None
-    """Bytes for the KV pool; default: room for max_running sequences of max_model_len, within the memory there is."""
+    """Bytes for the KV pool; default: room for max_running sequences of max_model_len, within the memory there is and
+    at most 4 GiB, or one such sequence where that is more."""
     strict: bool = False
     """Check the pool's balance and the plan's invariants at every step (tests and soak runs)."""
     stuck_seconds: float = 30.0
-    """/ready turns false, and new requests are refused with 503, when work waits and no step has ended for so long."""
+    """/ready turns false, and new requests are refused with 503, when the engine gives no sign for so long: each step
+    is one. After four times as long it is killed and started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

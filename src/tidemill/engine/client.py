@@ -3,8 +3,8 @@
     generate() --commands--> [one Inbox per turn of the event loop] --> engine process
     Streams   <--deltas----- [one Outbox per step, and a heartbeat]  <--
 
-When the process dies, every open stream ends with EngineDied, new requests are refused with Unavailable until it is
-back, and ``ready`` says so all the while.
+When the process dies, or is silent for so long that it is killed, every open stream ends with EngineDied, new requests
+are refused with Unavailable until it is back, and ``ready`` says so all the while.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from tidemill.engine.streams import Streams
 from tidemill.engine.supervisor import Backoff, EngineChild, RestartPolicy
 from tidemill.engine.wire import Abort, Add, Command, Inbox, Outbox
 
-__all__ = ["DEFAULT_FACTORY", "ProcessEngine"]
+__all__ = ["DEFAULT_FACTORY", "KILL_FACTOR", "ProcessEngine"]
 
 _log = logging.getLogger(__name__)
+
+KILL_FACTOR = 4.0
+"""After so many times stuck_seconds without a sign, the process is killed and started again."""
 
 DEFAULT_FACTORY = "tidemill.engine.factory:build_loop"
 
@@ -114,6 +117,8 @@ class ProcessEngine:
 
     def _admit(self, request: TokenRequest) -> None:
         """Refuse at once what the engine would refuse, and what it would not answer."""
+        if self._info is None:
+            raise Unavailable(self._absent)
         check(len(request.prompt), request.sampling, self.info)
         check_tokens(request.prompt, self.info.vocab_size)
         reason = self._reason()
@@ -166,6 +171,7 @@ class ProcessEngine:
         while child is not None:
             await self._listen(child)
             self._child, self._absent = None, "the engine died and is being started again"
+            self._stats = EngineStats()
             self._commands.clear()
             how = await child.stop()
             _log.error("the engine process %d %s", child.pid, how)
@@ -173,12 +179,19 @@ class ProcessEngine:
             child = await self._restart(how)
 
     async def _listen(self, child: EngineChild) -> None:
-        """Take in what the engine sends until it ends, or sends what nobody can read."""
+        """Take in what the engine sends until it ends, or falls silent for too long."""
+        limit = KILL_FACTOR * self._config.stuck_seconds
         try:
-            while (outbox := await child.receive()) is not None:
+            while True:
+                async with asyncio.timeout(limit):
+                    outbox = await child.receive()
+                if outbox is None:
+                    return
                 self._receive(outbox)
+        except TimeoutError:
+            _log.error("no sign of the engine process %d for %g s", child.pid, limit)
         except Exception:
-            _log.exception("the engine process %d is given up", child.pid)
+            _log.exception("the engine process %d sent what cannot be read", child.pid)
 
     def _receive(self, outbox: Outbox) -> None:
         self._last_sign = self._clock.now()
@@ -195,8 +208,8 @@ class ProcessEngine:
             await asyncio.sleep(delay)
             try:
                 child = await self._launch()
-            except TidemillError as error:
-                how, lived = f"did not start again: {error.message}", 0.0
+            except (TidemillError, OSError) as error:
+                how, lived = f"did not start again: {error}", 0.0
                 continue
             self._restarts += 1
             return child

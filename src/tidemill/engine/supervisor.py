@@ -97,16 +97,13 @@ class EngineChild:
     @classmethod
     async def _spawn(cls, factory: str) -> EngineChild:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "tidemill.engine.process"]
         with theirs:
-            process = subprocess.Popen(  # noqa: ASYNC220
-                [*command, "--fd", str(theirs.fileno()), "--factory", factory],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # a server's standard output is its own
-            )
-        reader, writer = await asyncio.open_connection(sock=ours)
-        return cls(process, reader, writer)
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            try:
+                return cls(_popen(theirs.fileno(), factory), reader, writer)
+            except BaseException:
+                writer.transport.abort()
+                raise
 
     @property
     def pid(self) -> int:
@@ -136,17 +133,26 @@ class EngineChild:
         """Hang up, wait, and kill what is still there after ``grace`` seconds; says how the process ended."""
         # Not close(): that would first wait for a process that may be stopped to read what is queued for it.
         self._writer.transport.abort()
+        killed = False
         for _ in range(int(grace / _POLL_SECONDS)):
             if not self.alive:
                 break
             await asyncio.sleep(_POLL_SECONDS)
         if self.alive:
+            killed = True
             self._process.kill()
-        return self._how(self._process.wait())
+        code = self._process.wait()
+        return "did not answer and was killed" if killed else _how(code)
 
-    @staticmethod
-    def _how(code: int) -> str:
-        if code >= 0:
-            return f"ended with exit code {code}"
-        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
-        return f"was ended by {signal.Signals(-code).name}{hint}"
+
+def _popen(fd: int, factory: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "tidemill.engine.process", "--fd", str(fd), "--factory", factory]
+    # A server's standard output is its own: what the engine prints goes to standard error.
+    return subprocess.Popen(command, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=2)
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(-code).name}{hint}"
