@@ -33,7 +33,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "threads": (1, 1024),
     "max_running": (1, 4096),
     "max_step_tokens": (1, 2**20),
-    "max_waiting": (0, 2**20),
+    "max_waiting": (1, 2**20),
     "kv_memory": (1, 2**50),
     "port": (0, 65535),
     "max_body_bytes": (1024, 2**31 - 1),
@@ -60,6 +60,14 @@ class Setting:
     """The values there are; empty: any in range."""
     default: Any
     doc: str
+
+    @property
+    def range_text(self) -> str:
+        """The range for people, ``1 to 4096``; empty where every value will do."""
+        if self.name not in _RANGES:
+            return ""
+        low, high = _RANGES[self.name]
+        return f"{low:.0f} to {high:.0f}"
 
     def checked(self, value: Any) -> Any:
         """Return the value if the setting can have it, else raise ConfigError naming setting, value and fix."""
