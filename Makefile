@@ -73,7 +73,7 @@ check-native: $(VENV)/.installed
 	done
 
 soak: setup ## Minutes under load, with disconnects and a killed engine (SOAK_SECONDS=)
-	TIDEMILL_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak $(ARGS)
+	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak $(ARGS)
 
 bench: setup ## Measure this machine: starts a server, loads it, prints figures; the last line is JSON
 	$(BIN)/python benchmarks/serve_bench.py $(BENCH_ARGS)
@@ -90,6 +90,10 @@ golden: setup .venv-golden/.installed ## Compare the committed golden values wit
 	@for script in tests/golden/generate*.py; do \
 		echo "$$script --check"; PYTHONPATH=src .venv-golden/bin/python $$script --check; \
 	done
+	@if .venv-golden/bin/python -c 'import llama_cpp' 2>/dev/null; then \
+		.venv-golden/bin/python tests/golden/text/make_golden.py "$$($(BIN)/python scripts/default_model.py)"; \
+		git diff --exit-code -- tests/golden/text; \
+	else echo "tests/golden/text: not compared, that needs llama-cpp-python in .venv-golden"; fi
 
 golden-write: setup .venv-golden/.installed ## Write the golden values anew (look at the difference before committing)
 	@for script in tests/golden/generate*.py; do PYTHONPATH=src .venv-golden/bin/python $$script; done
