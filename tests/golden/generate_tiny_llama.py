@@ -43,6 +43,8 @@ class Case:
     config: dict[str, Any]
     lengths: tuple[int, ...] = (1, 7, 40)
     sharpness: float = 1.0
+    long: int = 0
+    """Above 0: also record the logits at position 5 and at this one, far beyond the original length."""
     common: dict[str, Any] = field(
         default_factory=lambda: {
             "vocab_size": VOCAB,
@@ -80,7 +82,7 @@ CASES = (
             },
         },
         lengths=(5, 110),
-        sharpness=1.0,
+        long=5000,
     ),
     Case("plain", {"num_key_value_heads": 4, "tie_word_embeddings": False}),
     Case(
@@ -133,6 +135,8 @@ def make(case: Case, seed: int, folder: Path) -> None:
     write_gguf(folder / "f32.gguf", config, state, np.float32)
     write_gguf(folder / "f16.gguf", config, state, np.float16)
     expected = record("f32", model, prompts)
+    if case.long:
+        expected |= record_long(model, rng.integers(0, END, case.long + 1))
     round_to_f16(model)
     expected |= record("f16", model, prompts)
     np.savez_compressed(folder / "expected.npz", **expected)
@@ -178,6 +182,14 @@ def record(weights: str, model: LlamaForCausalLM, prompts: list[list[int]]) -> d
             tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
         out[f"{weights}_greedy{index}"] = np.array(tokens[len(prompt) :], np.int32)
     return out
+
+
+@torch.inference_mode()
+def record_long(model: LlamaForCausalLM, prompt: np.ndarray) -> dict[str, np.ndarray]:
+    """Logits at two positions of one long prompt, by the attention that does not store all scores."""
+    model.set_attn_implementation("sdpa")
+    logits = model(torch.from_numpy(prompt)[None]).logits[0, [5, len(prompt) - 1]].numpy()
+    return {"long_prompt": prompt.astype(np.int32), "long_logits": logits}
 
 
 def round_to_f16(model: LlamaForCausalLM) -> None:

@@ -60,17 +60,41 @@ def goldens(case: str, weights: str) -> list[Golden]:
     ]
 
 
-def executor_for(name: str, graph: Graph, weights: Mapping[str, WeightTensor]) -> Executor:
+def executor_for(
+    name: str, graph: Graph, weights: Mapping[str, WeightTensor], num_blocks: int = NUM_BLOCKS
+) -> Executor:
     config = ExecutorConfig(executor="native" if name == "native" else "reference", numerics="exact", threads=1)
     executor = make_executor(graph, weights, config)
     executor.allocate_kv(
-        [KvPoolSpec(group=group.name, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE) for group in graph.kv_groups]
+        [KvPoolSpec(group=group.name, num_blocks=num_blocks, block_size=BLOCK_SIZE) for group in graph.kv_groups]
     )
     return executor
 
 
-def row(tokens: Sequence[int], *, start: int = 0, outputs: int = 1) -> PlanRow:
-    table = range(NUM_BLOCKS)[::-1]  # positions do not lie in the order of the blocks
+@pytest.mark.parametrize("executor_name", ["native", pytest.param("reference", marks=pytest.mark.slow)])
+def test_llama3_scaling_at_positions_5_and_5000(executor_name: str) -> None:
+    """transformers keeps angles in float32, which at position 5000 costs 3e-4 of a radian: hence the wider tolerance.
+    Without the scaling some logit is off by more than 1 there."""
+    model = load("llama3_rope", "")
+    expected = np.load(DATA / "llama3_rope" / "expected.npz")
+    prompt, logits = expected["long_prompt"].tolist(), expected["long_logits"]
+    wrong = with_rope(model, default_frequencies(500.0))
+    for each, good in ((model, True), (wrong, False)):
+        executor = executor_for(executor_name, fuse(each.graph), each.weights, num_blocks=len(prompt) // BLOCK_SIZE + 1)
+        early = executor.logits(StepPlan(step=0, rows=(row(prompt[:6]),)))[0][0]
+        for begin in range(0, len(prompt), 512):
+            part = row(prompt[begin : begin + 512], start=begin, num_blocks=len(prompt) // BLOCK_SIZE + 1)
+            late = executor.logits(StepPlan(step=1, rows=(part,)))[0][0]
+        if good:
+            np.testing.assert_allclose(early, logits[0], atol=TOLERANCE, rtol=0)
+            np.testing.assert_allclose(late, logits[1], atol=5e-3, rtol=0)
+        else:
+            assert np.abs(late - logits[1]).max() > 1.0
+        executor.close()
+
+
+def row(tokens: Sequence[int], *, start: int = 0, outputs: int = 1, num_blocks: int = NUM_BLOCKS) -> PlanRow:
+    table = range(num_blocks)[::-1]  # positions do not lie in the order of the blocks
     return PlanRow(
         sequence=SequenceId(0),
         tokens=tokens,

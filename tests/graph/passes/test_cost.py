@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.support.model_folder import CONFIG
 from tidemill.graph.formats import WeightFormat
-from tidemill.graph.graph import Graph
+from tidemill.graph.graph import Add, Graph, Scale, ValueId
 from tidemill.graph.passes.cost import (
     RowShape,
     kv_bytes_per_token,
@@ -132,3 +133,17 @@ def test_workspace_is_what_lives_at_once() -> None:
     assert workspace_bytes(graph, max_tokens=10, max_outputs=1) == 2 * workspace_bytes(graph, 5, 1)
     big = fuse(llama(vocab_size=1000))
     assert workspace_bytes(big, max_tokens=1, max_outputs=64) == 4 * 64 * (8 + 1000)
+
+
+def test_a_value_read_twice_by_one_node_is_freed_once() -> None:
+    """The logits are doubled and freed, then two values are made of the double: three of 8 live at once."""
+    graph = llama()
+    double, one, two, end = (replace(graph.logits, id=ValueId(900 + i)) for i in range(4))
+    nodes = (
+        *graph.nodes,
+        Add(a=graph.logits, b=graph.logits, out=double),
+        Scale(x=double, factor=2.0, out=one),
+        Scale(x=double, factor=3.0, out=two),
+        Add(a=one, b=two, out=end),
+    )
+    assert workspace_bytes(replace(graph, nodes=nodes, logits=end), 0, 1) == 4 * 3 * 8

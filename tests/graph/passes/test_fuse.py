@@ -155,3 +155,14 @@ def test_a_value_added_to_itself_stays() -> None:
     doubled = Add(a=head.out, b=head.out, out=replace(head.out, id=ValueId(999)))
     fused = fuse(replace(graph, nodes=(*graph.nodes, doubled), logits=doubled.out))
     assert fused.nodes[-2:] == (head, doubled)
+
+
+def test_logits_that_are_read_once_more_stay() -> None:
+    graph = llama()
+    head = graph.nodes[-1]
+    again = Linear(x=head.out, weights=("w",), out=replace(head.out, id=ValueId(998)))
+    extra = Add(a=again.out, b=head.out, out=replace(head.out, id=ValueId(999)))
+    once = Add(a=again.out, b=graph.nodes[-2].out, out=replace(head.out, id=ValueId(999)))
+    for nodes, logits_value in (((again, extra), head.out), ((again, once), again.out)):
+        fused = fuse(replace(graph, nodes=(*graph.nodes, *nodes), logits=logits_value))
+        assert any(node.out == logits_value for node in fused.nodes)

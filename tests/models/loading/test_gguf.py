@@ -67,9 +67,10 @@ def test_versions_two_and_three_are_read(tmp_path: Path, version: int) -> None:
     assert GgufFile(saved(tmp_path, gguf_bytes({"a": 1}, version=version))).metadata == {"a": 1}
 
 
-def test_another_alignment_moves_the_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["k" * length for length in (1, 17, 33, 49)])
+def test_another_alignment_moves_the_data(tmp_path: Path, key: str) -> None:
     content = gguf_bytes(
-        {"general.alignment": 64},
+        {"general.alignment": 64, key: 1},
         {"a": Tensor(shape=(1,), data=b"\0\0\0\0"), "b": Tensor(shape=(1,), data=struct.pack("<f", 5))},
         alignment=64,
     )
