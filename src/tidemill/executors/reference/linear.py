@@ -69,7 +69,7 @@ class _Grouped:
 
 
 def quantized_rows(x: Float32s) -> tuple[Float32s, Float32s]:
-    """Activations rounded to 8 bits. x [rows, k] -> whole numbers in -127..127 [rows, k / 32, 32], scales [rows, k / 32]
+    """Activations rounded to 8 bits. x [rows, k] -> whole numbers -127..127 [rows, k / 32, 32], scales [rows, k / 32]
 
     A group's scale is its largest magnitude / 127; one with a value that is not finite gets a NaN scale, and one that
     is zero to within 2^-100 becomes zero. Every operation is in float32, as in the kernels.
