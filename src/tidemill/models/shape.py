@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from tidemill.core.config import ModelConfig
-from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Graph
 from tidemill.models.fields import Fields
+from tidemill.models.loading.hub import fetched
 from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.loader import load_model
 from tidemill.models.model import Model
@@ -76,25 +73,10 @@ def _from_config(file: Path, name: str) -> ModelShape:
 
 
 def _fetched_config(name: str) -> Path:
-    from huggingface_hub import hf_hub_download  # slow to import, and only needed here
+    def download(cached_only: bool) -> str:
+        from huggingface_hub import hf_hub_download  # slow to import, and only needed here
 
-    online = _online()
-    try:
-        return Path(hf_hub_download(name, "config.json", local_files_only=not online))
-    except Exception as error:  # the hub client's errors have no common root: network, names, disk, access
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if not online:
-            reason = "this machine is offline, and no earlier download is cached"
-        raise ModelLoadError(
-            f"{name}: config.json cannot be fetched from Hugging Face ({reason}); give the path of a .gguf file or of "
-            "a folder with config.json"
-        ) from error
+        return hf_hub_download(name, "config.json", local_files_only=cached_only)
 
-
-def _online() -> bool:
-    """Whether Hugging Face has an address here: without one, the hub client would try for half a minute."""
-    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
-    try:
-        return bool(host and socket.getaddrinfo(host, 443))
-    except OSError:
-        return False
+    advice = "give the path of a .gguf file or of a folder with config.json"
+    return fetched(name, download, what="config.json", advice=advice)

