@@ -75,3 +75,4 @@ async def test_nobody_reads_far_ahead():
     await asyncio.sleep(0.05)
     assert sum(stream.given for stream in streams) < 100
     await merged.aclose()
+    assert all(stream.closed for stream in streams)  # also those that waited to give an item

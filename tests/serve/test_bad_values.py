@@ -71,6 +71,9 @@ BAD_IN_BOTH = [
     ('"user": "\\ud800"', "user"),
     ('"metadata": {"a": ["\\udc00x"]}', "metadata.a[0]"),
     ('"metadata": {"a": NaN}', None),
+    ('"a\\nb": 1', "a?b"),
+    ('"metadata": {"a\\nb": "\\ud800"}', "metadata.a?b"),
+    ('"stream": true, "stream_options": {"a\\nb": 1}', "stream_options.a?b"),
 ]
 BAD_IN_CHAT = [
     ('"messages": null', "messages"),

@@ -65,7 +65,7 @@ async def test_an_answer_read_to_its_end_is_not_taken_for_a_hang_up(serve):
         assert served.engine.aborted == []
 
 
-async def test_a_reader_that_reads_nothing_is_let_go(serve):
+async def test_a_reader_that_reads_nothing_is_let_go(serve, caplog):
     """The socket's buffers fill, the stream waits, and after slow_reader_seconds the work ends."""
     config = ServerConfig(slow_reader_seconds=0.3)
     text = ToyText(["x" * 100_000])
@@ -75,3 +75,4 @@ async def test_a_reader_that_reads_nothing_is_let_go(serve):
             await served.engine.until(lambda: served.engine.active == 0, seconds=10.0)
         assert served.engine.steps < 1000
         assert len(served.engine.aborted) == 1
+    assert "broke off" not in caplog.text

@@ -10,6 +10,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from tidemill.core.errors import InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
+from tidemill.serve.paths import field_path
 
 __all__ = ["parse_object", "read_body"]
 
@@ -84,7 +85,7 @@ def parse_object(data: bytes) -> tuple[dict[str, Any], bool]:
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=constant)
         if b"\\ud" in data or b"\\uD" in data:
-            _refuse_surrogates(value, "")
+            _refuse_surrogates(value)
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the body is not UTF-8 (at byte {error.start})") from error
     except json.JSONDecodeError as error:
@@ -98,15 +99,16 @@ def parse_object(data: bytes) -> tuple[dict[str, Any], bool]:
     return value, strict
 
 
-def _refuse_surrogates(value: Any, path: str) -> None:
+def _refuse_surrogates(value: Any, *place: int | str) -> None:
     """Half of a surrogate pair is no character: it could be neither tokenised nor sent back."""
     if isinstance(value, str):
         if any("\ud800" <= character <= "\udfff" for character in value):
-            raise InvalidRequest(f"{path}: text with half of a surrogate pair", param=path or None)
+            path = field_path(place) or None
+            raise InvalidRequest(f"{path or 'the body'} has text with half of a surrogate pair", param=path)
     elif isinstance(value, dict):
         for key, item in value.items():
-            _refuse_surrogates(key, path)
-            _refuse_surrogates(item, f"{path}.{key}" if path else str(key))
+            _refuse_surrogates(key, *place)
+            _refuse_surrogates(item, *place, key)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _refuse_surrogates(item, f"{path}[{index}]")
+            _refuse_surrogates(item, *place, index)

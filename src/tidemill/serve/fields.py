@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
+from tidemill.serve.paths import field_path
 
 __all__ = ["IGNORED", "NOT_BUILT", "FieldFilter"]
 
@@ -106,9 +107,10 @@ class FieldFilter:
         return kept
 
     def _unknown(self, name: str) -> InvalidRequest:
+        shown = field_path([name])
         near = difflib.get_close_matches(name[:64], sorted(self._known | IGNORED | NOT_BUILT.keys()), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        return InvalidRequest(f"there is no field {name[:64]!r}{hint}", param=name[:64])
+        return InvalidRequest(f"there is no field {shown!r}{hint}", param=shown)
 
     def _log_once(self, name: str) -> None:
         if name not in self._logged:

@@ -17,6 +17,7 @@ from tidemill.core.requests import ChatRequest, CompletionRequest, Prompt
 from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingOptions
 from tidemill.serve.body import parse_object
 from tidemill.serve.fields import FieldFilter
+from tidemill.serve.paths import field_path
 
 __all__ = ["COMPLETION_MAX_TOKENS", "Incoming", "chat_request", "completion_request"]
 
@@ -255,7 +256,7 @@ def _parse(model: type[_M], known: FieldFilter, incoming: Incoming) -> _M:
         fields = model.model_validate(known.sort(body))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        path = _path(first["loc"])
+        path = field_path(first["loc"])
         if first["type"] == "missing":
             raise InvalidRequest(f"{path} is missing", param=path) from error
         message = first["msg"].replace("Input should be", "must be").replace("valid dictionary", "valid object")
@@ -263,14 +264,6 @@ def _parse(model: type[_M], known: FieldFilter, incoming: Incoming) -> _M:
     if not strict:
         raise InvalidRequest("the body holds NaN or Infinity, which JSON does not have")
     return fields
-
-
-def _path(parts: tuple[int | str, ...]) -> str:
-    """('stop', 2) is stop[2]."""
-    path = ""
-    for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path
 
 
 def _shown(value: Any) -> str:
