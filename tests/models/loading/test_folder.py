@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.model_folder import LAYER, SHAPES, safetensors_bytes, write_folder, zeros
 from tidemill.core.config import ModelConfig
@@ -171,6 +173,31 @@ def test_a_damaged_file_is_refused_with_its_fault(tmp_path: Path, content: bytes
     message = refusal(folder)
     assert message.startswith(str(folder / "model.safetensors"))
     assert reason in message
+
+
+SMALL = safetensors_bytes({name: zeros(shape) for name, shape in SHAPES.items()})
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    edits=st.lists(st.tuples(st.integers(0, 1400), st.binary(min_size=1, max_size=6)), min_size=1, max_size=3),
+    cut=st.one_of(st.none(), st.integers(1, len(SMALL))),
+)
+def test_random_damage_never_does_worse_than_a_refusal(
+    tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, bytes]], cut: int | None
+) -> None:
+    content = bytearray(SMALL[:cut])
+    for at, replacement in edits:
+        content[at : at + len(replacement)] = replacement
+    folder = write_folder(tmp_path_factory.getbasetemp())
+    (folder / "model.safetensors").write_bytes(content)
+    try:
+        assert len(load(folder).weights) == len(SHAPES)
+    except ModelLoadError as error:
+        message = error.message
+    else:
+        message = str(folder)
+    assert str(folder) in message
 
 
 def test_a_truncated_shard_names_file_and_tensor(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.errors import ModelLoadError
 from tidemill.core.step import PlanRow, RowOutputs, StepPlan, StepResult
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.reference.attention import attend
@@ -33,6 +34,7 @@ from tidemill.graph.graph import (
     Rope,
     Scale,
     SelectRows,
+    TensorSpec,
     Value,
     ValueId,
     inputs,
@@ -45,7 +47,7 @@ class ReferenceExecutor:
     """Runs plain and fused graphs. Implements executors.protocol.Executor; a step is computed in ``collect``.
 
     A row's bits do not depend on its neighbours or its chunk: products run over a fixed number of rows, attention one
-    token at a time.
+    token at a time. Raises ModelLoadError for a weight that is missing or of another shape than the graph's.
     """
 
     def __init__(
@@ -59,12 +61,11 @@ class ReferenceExecutor:
         clock: Clock | None = None,
     ) -> None:
         self._graph = graph
-        self._weights = weights
         self._numerics = numerics
         self._kv_format = kv_format
         self._attention_mode = attention
         self._clock = clock or SystemClock()
-        self._tensors: dict[str, WeightTensor] = {}
+        self._tensors = {spec.name: _fitting(weights, spec) for spec in graph.weights}
         self._matrices: dict[str, Matrix] = {}
         self._pools: dict[str, KvPool] = {}
         self._plan: StepPlan | None = None
@@ -195,10 +196,7 @@ class ReferenceExecutor:
         return out.reshape(len(out), -1)
 
     def _tensor(self, name: str) -> WeightTensor:
-        name = self._graph.aliases.get(name, name)
-        if name not in self._tensors:
-            self._tensors[name] = self._weights[name]
-        return self._tensors[name]
+        return self._tensors[self._graph.aliases.get(name, name)]
 
     def _matrix(self, name: str) -> Matrix:
         name = self._graph.aliases.get(name, name)
@@ -208,6 +206,17 @@ class ReferenceExecutor:
 
     def _vector(self, name: str) -> Floats:
         return dequantize(self._tensor(name)).astype(np.float64)
+
+
+def _fitting(weights: Mapping[str, WeightTensor], spec: TensorSpec) -> WeightTensor:
+    tensor = weights.get(spec.name)
+    if tensor is None:
+        raise ModelLoadError(f"tensor {spec.name} {list(spec.shape)} is missing")
+    if tensor.shape != spec.shape:
+        raise ModelLoadError(
+            f"tensor {spec.name} {list(tensor.shape)} has the wrong shape; expected {list(spec.shape)}"
+        )
+    return tensor
 
 
 def _operands(
