@@ -190,14 +190,48 @@ void expand_f16(const std::uint8_t* w, int count, float* buffer) {
   for (int i = 0; i < 2 * count; ++i) _mm256_store_ps(buffer + 8 * i, load_halves(w + 16 * i));
 }
 
-void expand_bf16(const std::uint8_t* w, int count, float* buffer) {
+// The even (low) or odd (high) k of eight bf16 pairs.
+template <bool Odd>
+inline __m256 half_of_pair(__m256i pairs) {
   const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  return _mm256_castsi256_ps(Odd ? _mm256_and_si256(pairs, odd) : _mm256_slli_epi32(pairs, 16));
+}
+
+void expand_bf16(const std::uint8_t* w, int count, float* buffer) {
   for (int k = 0; k < count; k += 2) {  // an odd count writes one row more: the buffer always has 32
     for (int c = 0; c < 2; ++c) {
-      const __m256i pair = load(w + 32 * (k + c));
-      _mm256_store_ps(buffer + 16 * k + 8 * c, _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)));
-      _mm256_store_ps(buffer + 16 * (k + 1) + 8 * c, _mm256_castsi256_ps(_mm256_and_si256(pair, odd)));
+      const __m256i pairs = load(w + 32 * (k + c));
+      _mm256_store_ps(buffer + 16 * k + 8 * c, half_of_pair<false>(pairs));
+      _mm256_store_ps(buffer + 16 * (k + 1) + 8 * c, half_of_pair<true>(pairs));
     }
+  }
+}
+
+struct Columns {
+  __m256 left, right;
+};
+
+// The 16 weights of one k in a float layout.
+template <Layout L, bool Odd>
+inline Columns weights_at(const std::uint8_t* w, int k) {
+  if constexpr (L == Layout::kF32) {
+    const float* row = reinterpret_cast<const float*>(w) + kTileColumns * k;
+    return {_mm256_loadu_ps(row), _mm256_loadu_ps(row + 8)};
+  } else if constexpr (L == Layout::kF16) {
+    return {load_halves(w + 32 * k), load_halves(w + 32 * k + 16)};
+  } else {
+    const std::uint8_t* pairs = w + 64 * (k / 2);
+    return {half_of_pair<Odd>(load(pairs)), half_of_pair<Odd>(load(pairs + 32))};
+  }
+}
+
+template <int R>
+inline void add_k(Columns w, const float* x, std::size_t stride, __m256 (&part)[R][2]) {
+  TIDEMILL_UNROLL
+  for (int r = 0; r < R; ++r) {
+    const __m256 value = _mm256_broadcast_ss(x + static_cast<std::size_t>(r) * stride);
+    part[r][0] = _mm256_fmadd_ps(w.left, value, part[r][0]);
+    part[r][1] = _mm256_fmadd_ps(w.right, value, part[r][1]);
   }
 }
 
@@ -246,11 +280,8 @@ struct Avx2 {
   }
 
   template <Layout L>
-  static const float* expand(const std::uint8_t* w, std::int32_t count, float* buffer) {
-    prefetch<kChunkBytes<L>>(w + 2048);
-    if constexpr (L == Layout::kF32) {
-      return reinterpret_cast<const float*>(w);
-    } else if constexpr (L == Layout::kF16) {
+  static void expand(const std::uint8_t* w, std::int32_t count, float* buffer) {
+    if constexpr (L == Layout::kF16) {
       expand_f16(w, count, buffer);
     } else if constexpr (L == Layout::kBF16) {
       expand_bf16(w, count, buffer);
@@ -259,24 +290,25 @@ struct Avx2 {
     } else {
       expand_q4<L == Layout::kQ4Affine>(w, buffer);
     }
-    return buffer;
   }
 
-  template <int R>
-  static void add_chunk(const float* w, const float* x, std::size_t stride, std::int32_t count, float* acc) {
+  template <Layout L>
+  static constexpr bool kDirect = L >= Layout::kF16;
+
+  // Every output adds one k after the other; bf16 stores k in pairs.
+  template <Layout L, int R>
+  static void add_chunk(const std::uint8_t* w, const float* x, std::size_t stride, std::int32_t count, float* acc) {
     __m256 part[R][2];
     TIDEMILL_UNROLL
     for (int r = 0; r < R; ++r) part[r][0] = part[r][1] = _mm256_setzero_ps();
-    for (std::int32_t k = 0; k < count; ++k, w += kTileColumns) {
-      const __m256 left = _mm256_loadu_ps(w);
-      const __m256 right = _mm256_loadu_ps(w + 8);
-      TIDEMILL_UNROLL
-      for (int r = 0; r < R; ++r) {
-        const __m256 value = _mm256_broadcast_ss(x + static_cast<std::size_t>(r) * stride + k);
-        part[r][0] = _mm256_fmadd_ps(left, value, part[r][0]);
-        part[r][1] = _mm256_fmadd_ps(right, value, part[r][1]);
+    std::int32_t k = 0;
+    if constexpr (L == Layout::kBF16) {
+      for (; k + 1 < count; k += 2) {
+        add_k<R>(weights_at<L, false>(w, k), x + k, stride, part);
+        add_k<R>(weights_at<L, true>(w, k + 1), x + k + 1, stride, part);
       }
     }
+    for (; k < count; ++k) add_k<R>(weights_at<L, false>(w, k), x + k, stride, part);
     TIDEMILL_UNROLL
     for (int r = 0; r < R; ++r) {
       _mm256_store_ps(acc + 16 * r, _mm256_add_ps(_mm256_load_ps(acc + 16 * r), part[r][0]));

@@ -8,7 +8,8 @@
 //   quantized_tile<L, R, S, Stream>(tile, x, scales, groups, acc)
 //                                                    R rows of a panel of S rows x 16 outputs -> acc [R][16]
 //   expand<L>(chunk, count, buffer)                  `count` k of a tile as floats [count][16]
-//   add_chunk<R>(w, x, stride, count, acc)           acc [R][16] += product of one chunk
+//   kDirect<L>                                       whether add_chunk reads this float layout as it is stored
+//   add_chunk<L, R>(w, x, stride, count, acc)        acc [R][16] += product of one chunk; L is kF32 for expanded ones
 //   store_row(acc, columns, out, bias, residual)     the epilogue of one row of one tile
 #pragma once
 #include "kernels/linear.h"
@@ -151,40 +152,58 @@ inline constexpr std::size_t kChunkBytes = L == Layout::kQ4Symmetric ? 288
                                                                      : 1024;
 
 // acc [rows][16] += chunk product, in calls of at most `step` rows.
-template <class Isa>
-void add_chunk_rows(const float* w, const float* x, std::size_t stride, std::int32_t rows, std::int32_t step,
+template <class Isa, Layout L>
+void add_chunk_rows(const std::uint8_t* w, const float* x, std::size_t stride, std::int32_t rows, std::int32_t step,
                     std::int32_t count, float* acc) {
   for (std::int32_t r = 0; r < rows;) {
     const std::int32_t left = rows - r < step ? rows - r : step;
     const float* first = x + static_cast<std::size_t>(r) * stride;
     float* total = acc + r * kTileColumns;
     switch (left) {
-      case 1: Isa::template add_chunk<1>(w, first, stride, count, total); break;
-      case 2: Isa::template add_chunk<2>(w, first, stride, count, total); break;
-      case 3: Isa::template add_chunk<3>(w, first, stride, count, total); break;
-      default: Isa::template add_chunk<4>(w, first, stride, count, total); break;
+      case 1: Isa::template add_chunk<L, 1>(w, first, stride, count, total); break;
+      case 2: Isa::template add_chunk<L, 2>(w, first, stride, count, total); break;
+      case 3: Isa::template add_chunk<L, 3>(w, first, stride, count, total); break;
+      default: Isa::template add_chunk<L, 4>(w, first, stride, count, total); break;
     }
     r += left;
   }
 }
 
-// A tile is expanded 32 k at a time into 2 KiB that stay in the first-level cache, and used for all rows of the block.
+// One tile for up to kBlockRows rows. It is expanded 32 k at a time into 2 KiB that stay in the first-level cache,
+// unless it is used only once.
+template <class Isa, Layout L>
+void float_tile(const std::uint8_t* chunk, std::int32_t k, const float* x, std::size_t stride, std::int32_t rows,
+                std::int32_t step, float* acc) {
+  constexpr std::size_t kAhead = 2048;  // bytes prefetched ahead of use
+  alignas(64) float buffer[kGroup * kTileColumns];
+  for (std::int32_t begin = 0; begin < k; begin += kGroup, chunk += kChunkBytes<L>) {
+    const std::int32_t count = k - begin < kGroup ? k - begin : kGroup;
+    for (std::size_t i = 0; i < kChunkBytes<L>; i += 64) __builtin_prefetch(chunk + kAhead + i);
+    if constexpr (Isa::template kDirect<L>) {
+      if (L == Layout::kF32 || rows <= step) {
+        add_chunk_rows<Isa, L>(chunk, x + begin, stride, rows, step, count, acc);
+        continue;
+      }
+    }
+    if constexpr (L != Layout::kF32) {
+      Isa::template expand<L>(chunk, count, buffer);
+      add_chunk_rows<Isa, Layout::kF32>(reinterpret_cast<const std::uint8_t*>(buffer), x + begin, stride, rows, step,
+                                        count, acc);
+    }
+  }
+}
+
 template <class Isa, Layout L>
 void float_tiles(const PackedMatrix& weight, const float* x, std::size_t stride, std::int32_t rows,
                  std::int32_t tile_begin, std::int32_t tile_end, const LinearOutput& output, std::int32_t step) {
   alignas(64) float acc[kBlockRows * kTileColumns];
-  alignas(64) float buffer[kGroup * kTileColumns];
   for (std::int32_t begin = 0; begin < rows; begin += kBlockRows) {
     const std::int32_t count = rows - begin < kBlockRows ? rows - begin : kBlockRows;
     const float* block = x + static_cast<std::size_t>(begin) * stride;
     for (std::int32_t t = tile_begin; t < tile_end; ++t) {
-      const std::uint8_t* chunk = weight.data + weight.tile_bytes * static_cast<std::size_t>(t);
+      const std::uint8_t* tile = weight.data + weight.tile_bytes * static_cast<std::size_t>(t);
       for (std::int32_t i = 0; i < count * kTileColumns; ++i) acc[i] = 0.0f;
-      for (std::int32_t k = 0; k < weight.k; k += kGroup, chunk += kChunkBytes<L>) {
-        const std::int32_t values = weight.k - k < kGroup ? weight.k - k : kGroup;
-        const float* w = Isa::template expand<L>(chunk, values, buffer);
-        add_chunk_rows<Isa>(w, block + k, stride, count, step, values, acc);
-      }
+      float_tile<Isa, L>(tile, weight.k, block, stride, count, step, acc);
       store_tile<Isa>(acc, begin, count, t, weight.n, output);
     }
   }

@@ -103,10 +103,8 @@ struct Portable {
   }
 
   template <Layout L>
-  static const float* expand(const std::uint8_t* w, std::int32_t count, float* buffer) {
-    if constexpr (L == Layout::kF32) {
-      return reinterpret_cast<const float*>(w);
-    } else if constexpr (L == Layout::kF16) {
+  static void expand(const std::uint8_t* w, std::int32_t count, float* buffer) {
+    if constexpr (L == Layout::kF16) {
       for (std::int32_t i = 0; i < count * kTileColumns; ++i) buffer[i] = load_half(w + 2 * i);
     } else if constexpr (L == Layout::kBF16) {
       for (std::int32_t i = 0; i < count * kTileColumns; ++i) {
@@ -117,7 +115,6 @@ struct Portable {
     } else {
       expand_codes<L>(w, buffer);
     }
-    return buffer;
   }
 
   template <Layout L>
@@ -136,8 +133,13 @@ struct Portable {
     }
   }
 
-  template <int R>
-  static void add_chunk(const float* w, const float* x, std::size_t stride, std::int32_t count, float* acc) {
+  template <Layout L>
+  static constexpr bool kDirect = L == Layout::kF32;
+
+  template <Layout L, int R>
+  static void add_chunk(const std::uint8_t* bytes, const float* x, std::size_t stride, std::int32_t count, float* acc) {
+    static_assert(L == Layout::kF32);
+    const float* w = reinterpret_cast<const float*>(bytes);
     for (int r = 0; r < R; ++r) {
       const float* row = x + static_cast<std::size_t>(r) * stride;
       float part[kTileColumns] = {};
