@@ -10,6 +10,8 @@ namespace tidemill {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr auto kSpin = std::chrono::microseconds(20);
 
 inline void pause() {
@@ -18,19 +20,6 @@ inline void pause() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-// Spins until `ready`, for a short while; false if it never was.
-template <class Ready>
-bool spin(Ready ready) {
-  const auto deadline = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 32; ++i) {
-      if (ready()) return true;
-      pause();
-    }
-  } while (std::chrono::steady_clock::now() < deadline);
-  return ready();
 }
 
 // claim word: generation | count | next index
@@ -49,6 +38,20 @@ void set_float_mode() {
 #endif
 }
 
+// Spins until `ready`, for a short while; false if it never was.
+template <class Ready>
+bool ThreadPool::spin(Ready ready) const {
+  if (!spinning_.load(std::memory_order_relaxed)) return ready();
+  const auto deadline = Clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (ready()) return true;
+      pause();
+    }
+  } while (Clock::now() < deadline);
+  return ready();
+}
+
 ThreadPool::ThreadPool(int threads) {
   for (int thread = 1; thread < threads; ++thread) {
     workers_.emplace_back([this, thread] { serve(thread); });
@@ -63,6 +66,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::share(int chunks, Function function, void* argument) {
+  const auto begin = Clock::now();
   // Nobody reads these now: every chunk of the last region has ended, and a late worker finds that region's count used
   // up in the same word as its index.
   function_ = function;
@@ -73,12 +77,16 @@ void ThreadPool::share(int chunks, Function function, void* argument) {
   generation_.store(generation);
   generation_.notify_all();
   work(generation, 0);
+  const auto worked = Clock::now();
   const auto finished = [&] { return done_.load(std::memory_order_acquire) == chunks; };
-  if (spin(finished)) return;
-  for (std::int32_t done = done_.load(std::memory_order_acquire); done != chunks;
-       done = done_.load(std::memory_order_acquire)) {
-    done_.wait(done, std::memory_order_acquire);
+  if (!spin(finished)) {
+    for (std::int32_t done = done_.load(std::memory_order_acquire); done != chunks;
+         done = done_.load(std::memory_order_acquire)) {
+      done_.wait(done, std::memory_order_acquire);
+    }
   }
+  patience_.record(worked - begin, Clock::now() - worked);
+  spinning_.store(patience_.sharing() == Sharing::kSpin, std::memory_order_relaxed);
 }
 
 void ThreadPool::work(std::uint32_t generation, int thread) {

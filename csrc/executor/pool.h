@@ -2,7 +2,7 @@
 //
 // A region's chunks are claimed one by one through a single 64-bit word (generation, count, index), and the caller takes
 // part: a worker that the system does not run is never waited for, only a chunk that is already claimed is. Idle workers
-// spin for about 20 microseconds, then sleep.
+// spin for about 20 microseconds, then sleep; see patience.h for what happens on a busy machine.
 //
 // Which thread computes a chunk is open, so a chunk's result must not depend on it.
 #pragma once
@@ -12,6 +12,8 @@
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "patience.h"
 
 namespace tidemill {
 
@@ -31,8 +33,9 @@ class ThreadPool {
   // One caller at a time. The body must not throw.
   template <class Body>
   void run(int chunks, Body&& body) {
-    if (chunks <= 1 || workers_.empty()) {
+    if (chunks <= 1 || workers_.empty() || patience_.sharing() == Sharing::kAlone) {
       for (int chunk = 0; chunk < chunks; ++chunk) body(chunk, 0);
+      if (chunks > 1) patience_.record({}, {});
       return;
     }
     using Target = std::remove_reference_t<Body>;
@@ -43,6 +46,8 @@ class ThreadPool {
  private:
   using Function = void (*)(void*, int chunk, int thread);
 
+  template <class Ready>
+  bool spin(Ready ready) const;
   void share(int chunks, Function function, void* argument);
   void work(std::uint32_t generation, int thread);
   void serve(int thread);
@@ -53,6 +58,8 @@ class ThreadPool {
   alignas(128) std::atomic<std::int32_t> done_{0};
   alignas(128) Function function_ = nullptr;
   void* argument_ = nullptr;
+  Patience patience_;  // the caller's
+  std::atomic<bool> spinning_{true};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };

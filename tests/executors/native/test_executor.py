@@ -10,11 +10,12 @@ import pytest
 from tests.executors.native.small_graphs import plan_row, step
 from tests.support.tiny import VOCAB, Rig, tiny_model
 from tidemill.core.config import ExecutorConfig
-from tidemill.core.errors import ConfigError, ModelLoadError
+from tidemill.core.errors import ConfigError, DoesNotFit, ModelLoadError
 from tidemill.core.step import RowOptions
 from tidemill.executors.factory import make_executor
 from tidemill.executors.native._native import supported_isas
 from tidemill.executors.native.executor import NativeExecutor
+from tidemill.executors.protocol import KvPoolSpec
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.passes.fuse import fuse
 
@@ -138,6 +139,13 @@ def test_a_senseless_thread_count_is_refused(threads: int) -> None:
     model = tiny_model(num_hidden_layers=1)
     with pytest.raises(ConfigError, match="threads must be between 1 and 1024"):
         make_executor(model.graph, model.weights, ExecutorConfig(threads=threads))
+
+
+def test_a_pool_that_cannot_exist_names_the_setting() -> None:
+    executor = Rig(model=tiny_model(num_hidden_layers=1)).make_executor()
+    with pytest.raises(DoesNotFit, match=r"2147483647 KV blocks of 64 tokens do not fit.*lower kv_memory"):
+        executor.allocate_kv([KvPoolSpec(group="full", num_blocks=2**31 - 1, block_size=64)])
+    executor.close()
 
 
 def test_a_wrong_weight_is_named() -> None:

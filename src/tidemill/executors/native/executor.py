@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.config import ExecutorConfig
-from tidemill.core.errors import ConfigError
+from tidemill.core.errors import ConfigError, DoesNotFit
 from tidemill.core.machine import usable_cpus
 from tidemill.core.step import RowOutputs, StepPlan, StepResult, TokenLogprob
 from tidemill.executors.native._native import Machine
@@ -76,7 +76,13 @@ class NativeExecutor:
             raise ValueError(f"pools for {[spec.group for spec in pools]}, but the KV groups are {list(self._groups)}")
         half = self._config.resolved_kv_format == "f16"
         for index, spec in enumerate(pools):
-            self._machine.allocate_kv(index, spec.num_blocks, spec.block_size, half)
+            try:
+                self._machine.allocate_kv(index, spec.num_blocks, spec.block_size, half)
+            except MemoryError:
+                raise DoesNotFit(
+                    f"{spec.num_blocks} KV blocks of {spec.block_size} tokens do not fit into memory; lower kv_memory",
+                    param="kv_memory",
+                ) from None
 
     def submit(self, plan: StepPlan) -> None:
         self._machine.submit(plan.rows, sample=True)
