@@ -16,7 +16,15 @@ import psutil
 import pytest
 
 from tests.engine.scripted import config, make_loop, request, run, tokens
-from tidemill.core.errors import EngineDied, ModelLoadError, Overloaded, SetupError, TidemillError, Unavailable
+from tidemill.core.errors import (
+    EngineDied,
+    InvalidRequest,
+    ModelLoadError,
+    Overloaded,
+    SetupError,
+    TidemillError,
+    Unavailable,
+)
 from tidemill.core.tokens import FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.client import ProcessEngine
 from tidemill.engine.supervisor import RestartPolicy
@@ -125,6 +133,16 @@ async def test_killed_in_mid_stream_each_of_8_streams_gets_one_error_and_the_nex
         assert one.stats().restarts_total == 1
         again = request("again", 20, max_tokens=5, seed=3)
         assert tokens(await collect(one, again)) == tokens(run(make_loop(), again)["again", 0])
+
+
+async def test_values_that_cannot_travel_are_their_own_callers_mistake() -> None:
+    async with engine() as one:
+        good = asyncio.create_task(collect(one, request("good", 20, max_tokens=5)))
+        bad = asyncio.create_task(collect(one, request("bad", 20, max_tokens=5, stop=(object(),))))
+        odd = asyncio.create_task(collect(one, request("\ud800", [1, 2], max_tokens=5)))
+        results = await asyncio.gather(good, bad, odd, return_exceptions=True)
+        assert [type(result) for result in results] == [list, InvalidRequest, UnicodeEncodeError]
+        assert one.stats().restarts_total == 0
 
 
 async def test_the_length_that_callers_were_told_of_holds_after_a_restart(tmp_path: Path) -> None:

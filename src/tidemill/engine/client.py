@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 
+import msgspec
+
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import EngineDied, Overloaded, TidemillError, Unavailable
@@ -22,7 +24,7 @@ from tidemill.core.tokens import EngineInfo, EngineStats, TokenDelta, TokenReque
 from tidemill.engine.admission import check, check_tokens
 from tidemill.engine.streams import Streams
 from tidemill.engine.supervisor import Backoff, EngineChild, RestartPolicy
-from tidemill.engine.wire import Abort, Add, Command, Inbox, Outbox
+from tidemill.engine.wire import Abort, Add, Command, Outbox, PackedInbox, pack
 
 __all__ = ["DEFAULT_FACTORY", "KILL_FACTOR", "ProcessEngine"]
 
@@ -51,7 +53,7 @@ class ProcessEngine:
         self._clock = clock or SystemClock()
         self._backoff = Backoff(self._policy)
         self._streams = Streams()
-        self._commands: list[Command] = []
+        self._commands: list[msgspec.Raw] = []
         self._child: EngineChild | None = None
         self._info: EngineInfo | None = None
         self._stats = EngineStats()
@@ -100,8 +102,8 @@ class ProcessEngine:
     async def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
         self._admit(request)
         stream = self._streams.open(request.request_id, request.sampling.n)
-        self._send(Add(request))
         try:
+            self._send(Add(request))
             async for delta in stream.deltas():
                 yield delta
         finally:
@@ -119,7 +121,7 @@ class ProcessEngine:
         """Refuse at once what the engine would refuse, and what it would not answer."""
         if self._info is None:
             raise Unavailable(self._absent)
-        check(len(request.prompt), request.sampling, self.info)
+        check(len(request.prompt), request.sampling.validated(self.info.vocab_size), self.info)
         check_tokens(request.prompt, self.info.vocab_size)
         reason = self._reason()
         if reason is not None:
@@ -140,16 +142,17 @@ class ProcessEngine:
 
     def _send(self, command: Command) -> None:
         """Collect commands, to be sent together when the event loop comes round."""
+        packed = pack(command)
         if self._child is None:
             return
         if not self._commands:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._commands.append(command)
+        self._commands.append(packed)
 
     def _flush(self) -> None:
         commands, self._commands = self._commands, []
         if self._child is not None:
-            self._child.send(Inbox(commands))
+            self._child.send(PackedInbox(commands))
 
     # -- the process -----------------------------------------------------------------------------------------------
 

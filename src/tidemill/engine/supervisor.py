@@ -14,8 +14,8 @@ from tidemill.core.errors import SetupError
 from tidemill.core.tokens import EngineInfo, EngineStats
 from tidemill.engine.process import GRACE_SECONDS
 from tidemill.engine.wire import (
-    Inbox,
     Outbox,
+    PackedInbox,
     Start,
     Started,
     StartFailed,
@@ -115,7 +115,7 @@ class EngineChild:
         """True while the process has not ended."""
         return self._process.poll() is None
 
-    def send(self, message: Inbox) -> None:
+    def send(self, message: PackedInbox) -> None:
         """Queue a message; what cannot be sent any more is lost with the engine."""
         if not self._writer.is_closing():
             self._writer.write(frame(message))

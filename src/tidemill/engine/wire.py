@@ -29,12 +29,14 @@ __all__ = [
     "FromEngine",
     "Inbox",
     "Outbox",
+    "PackedInbox",
     "Reject",
     "Start",
     "StartFailed",
     "Started",
     "ToEngine",
     "frame",
+    "pack",
     "parse_from_engine",
     "read_frame",
 ]
@@ -94,6 +96,12 @@ class Inbox(msgspec.Struct, frozen=True, tag="inbox"):
     commands: Sequence[Command] = ()
 
 
+class PackedInbox(msgspec.Struct, frozen=True, tag="inbox"):
+    """The same of commands that are packed already; it arrives as an Inbox."""
+
+    commands: Sequence[msgspec.Raw] = ()
+
+
 ToEngine = Start | Inbox
 
 
@@ -132,7 +140,13 @@ _to_engine = msgspec.msgpack.Decoder(ToEngine)
 _from_engine = msgspec.msgpack.Decoder(FromEngine)
 
 
-def frame(message: ToEngine | FromEngine) -> bytes:
+def pack(command: Command) -> msgspec.Raw:
+    """A command as bytes. TypeError or ValueError for a request with values that cannot travel: its own caller's
+    mistake, and found before it is in one message with other callers' requests."""
+    return msgspec.Raw(_encoder.encode(command))
+
+
+def frame(message: ToEngine | PackedInbox | FromEngine) -> bytes:
     """A message with its length before it."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
