@@ -10,6 +10,7 @@ namespace tidemill {
 namespace {
 
 constexpr int kRegionChunks = 16;
+constexpr int kMaxDrawChunks = 4096;
 constexpr std::int64_t kChunkWork = 8192;  // values worth handing to another thread
 
 int chunks_for(std::int64_t work, std::int64_t parts) {
@@ -227,16 +228,21 @@ void StepRunner::execute(const SelectOp& op) {
 }
 
 void StepRunner::draw(const StepPlan& plan) {
-  pool_.run(outputs_, [&](int output, int thread) {
-    const auto index = static_cast<std::size_t>(output);
-    const OutputOf of = output_of_[index];
-    const StepRow& row = plan.rows[static_cast<std::size_t>(of.row)];
-    // The tokens after the first output position, up to this one, are proposals taken as accepted.
-    const auto first = static_cast<std::size_t>(row.size() - row.outputs) + 1;
-    const std::span<const std::int32_t> proposals(row.tokens.data() + first, static_cast<std::size_t>(of.index));
-    const std::int64_t position = row.start + row.size() - row.outputs + of.index + 1;
-    samplers_[static_cast<std::size_t>(thread)].draw(logits(output), row.sampling, proposals, position, draws_[index]);
+  const int chunks = std::min(outputs_, kMaxDrawChunks);
+  pool_.run(chunks, [&](int chunk, int thread) {
+    for (std::int32_t output = chunk; output < outputs_; output += chunks) draw(plan, output, thread);
   });
+}
+
+void StepRunner::draw(const StepPlan& plan, std::int32_t output, int thread) {
+  const auto index = static_cast<std::size_t>(output);
+  const OutputOf of = output_of_[index];
+  const StepRow& row = plan.rows[static_cast<std::size_t>(of.row)];
+  // The tokens after the first output position, up to this one, are proposals taken as accepted.
+  const auto first = static_cast<std::size_t>(row.size() - row.outputs) + 1;
+  const std::span<const std::int32_t> proposals(row.tokens.data() + first, static_cast<std::size_t>(of.index));
+  const std::int64_t position = row.start + row.size() - row.outputs + of.index + 1;
+  samplers_[static_cast<std::size_t>(thread)].draw(logits(output), row.sampling, proposals, position, draws_[index]);
 }
 
 }  // namespace tidemill

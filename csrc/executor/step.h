@@ -55,6 +55,7 @@ class StepRunner {
   void execute(const ScaleOp& op);
   void execute(const SelectOp& op);
   void draw(const StepPlan& plan);
+  void draw(const StepPlan& plan, std::int32_t output, int thread);
 
   std::int32_t rows_of(RowsOf rows) const { return rows == RowsOf::kTokens ? tokens_ : outputs_; }
   template <class Body>

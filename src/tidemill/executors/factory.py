@@ -22,6 +22,8 @@ def make_executor(
     ModelLoadError for a weight that does not fit the graph.
     """
     if config.executor == "reference":
+        if force_row_variant:
+            raise ConfigError("force_row_variant is a setting of the native executor", param="force_row_variant")
         from tidemill.executors.reference.executor import ReferenceExecutor
 
         return ReferenceExecutor(
