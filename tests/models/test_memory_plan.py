@@ -20,6 +20,7 @@ from tidemill.graph.passes.fuse import fuse
 from tidemill.models import memory_plan
 from tidemill.models.fields import Fields
 from tidemill.models.loading import load_model
+from tidemill.models.loading.stored import StoredTensor
 from tidemill.models.memory_plan import MemoryPlan, format_bytes, plan_memory, reserve_bytes
 from tidemill.models.registry import build_graph
 from tidemill.models.shape import ModelShape, read_shape
@@ -209,6 +210,15 @@ def test_a_dtype_that_is_not_known_is_named(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"none.gguf"):
         read_shape(ModelConfig(path=str(tmp_path / "none.gguf")))
+
+
+@pytest.mark.model
+def test_a_shape_reads_no_weight(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making the weights of a large model would copy whole matrices only to learn their formats."""
+    monkeypatch.setattr(StoredTensor, "weight", None)
+    formats = read_shape(ModelConfig(path=str(smollm2_path))).formats
+    assert formats["model.layers.0.self_attn.q_proj.weight"] is WeightFormat.Q4_1
+    assert formats["model.norm.weight"] is WeightFormat.F32
 
 
 @pytest.mark.model

@@ -15,6 +15,7 @@ from tidemill.models.fields import Fields
 from tidemill.models.loading.hub import fetched
 from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.loader import load_model
+from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.model import Model
 from tidemill.models.registry import build_graph
 
@@ -38,7 +39,11 @@ class ModelShape:
     @classmethod
     def of(cls, model: Model) -> Self:
         """The shape of a loaded model."""
-        formats = {name: model.weights[name].format for name in model.weights}
+        weights = model.weights
+        if isinstance(weights, StoredWeights):
+            formats = weights.formats
+        else:
+            formats = {name: weight.format for name, weight in weights.items()}
         return cls(name=model.name, graph=model.graph, formats=formats, max_position=model.max_position)
 
 
