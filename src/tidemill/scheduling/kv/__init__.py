@@ -1,0 +1,1 @@
+"""Block pools and block tables: where the KV of sequences is, without the KV itself."""
