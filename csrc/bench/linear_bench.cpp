@@ -1,6 +1,6 @@
 // How fast the linear kernels are, against the multiply peaks of the same minutes (one thread).
 //
-//   linear_bench [seconds]      about 10 s by default; the last line is JSON
+//   linear_bench [seconds [portable]]      10 s with the best kernels by default; the last line is JSON
 //
 // GOP/s counts two operations per multiply-add. Shared machines change speed from minute to minute, so peaks and
 // kernels take turns in each round and medians are compared; times are processor time of the thread, which leaves out
@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <new>
@@ -227,11 +228,16 @@ void report(const std::vector<Case>& cases, const char* isa) {
 
 int main(int argc, char** argv) {
   const LinearKernels* kernels = &linear_kernels_portable();
+  const bool portable = argc > 2 && std::strcmp(argv[2], "portable") == 0;
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+  if (!portable && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     kernels = &linear_kernels_avx2();
   }
 #endif
+  if (argc > 3 || (argc > 2 && !portable) || (argc > 1 && std::atof(argv[1]) <= 0.0)) {
+    std::fprintf(stderr, "usage: linear_bench [seconds [portable]]\n");
+    return 2;
+  }
   std::vector<Case> cases = make_cases(*kernels);
   measure(cases, argc > 1 ? std::atof(argv[1]) : 10.0);
   report(cases, kernels->isa);

@@ -235,7 +235,8 @@ inline double double_output(const FileWeight& w, const float* x, int output) {
 inline std::vector<const LinearKernels*> available_kernels() {
   std::vector<const LinearKernels*> kernels = {&linear_kernels_portable()};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+  // Every processor with AVX2 has F16C; not every compiler can be asked.
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     kernels.push_back(&linear_kernels_avx2());
   }
 #endif
