@@ -67,6 +67,11 @@ class StoredWeights(Mapping[str, WeightTensor]):
     def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
         self.stored = stored
 
+    @property
+    def formats(self) -> Mapping[str, WeightFormat]:
+        """The format of each weight, without making any."""
+        return {name: tensor.readable_format() for name, tensor in self.stored.items()}
+
     def __getitem__(self, name: str) -> WeightTensor:
         return self.stored[name].weight(name)
 
