@@ -50,31 +50,51 @@ TIDEMILL_INLINE AttentionTile<Element> tile_of(const KvLayer& kv, const std::int
   return tile;
 }
 
-// p[i][t] = q_i . k_t for the first `tokens` tokens, rounded up to 16: what the rest holds is masked by the caller.
+// Vectors of eight that one inner loop carries per query row: enough independent sums to hide the latency of an fma,
+// as many as the registers hold. Every sum has the same order whatever the number.
+constexpr int vectors_per_row(int rows) { return rows <= 3 ? 4 : 2; }
+
+// p[i][t] = q_i . k_t for 8 * kVectors tokens from t on.
+template <class S, class Element, int kRows, int kVectors>
+TIDEMILL_INLINE void token_scores(const AttentionTile<Element>& tile, const float* q, std::int32_t t, float* p,
+                                  std::size_t p_stride) {
+  using V = typename S::V;
+  const typename Element::Type* k[kVectors / 2];  // sixteen tokens lie in one block, the next sixteen maybe in another
+  TIDEMILL_UNROLL for (int w = 0; w < kVectors / 2; ++w) {
+    const std::int32_t at = t + 16 * w;
+    const std::int32_t block = at / tile.block_size;
+    k[w] = tile.k[block] + (at - block * tile.block_size);
+  }
+  V acc[kRows][kVectors];
+  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+    TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) acc[i][w] = S::zero();
+  }
+  for (std::int32_t d = 0; d < tile.head_dim; ++d) {
+    V keys[kVectors];
+    TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) keys[w] = Element::template load<S>(k[w / 2] + 8 * (w % 2));
+    TIDEMILL_UNROLL for (int w = 0; w < kVectors / 2; ++w) k[w] += tile.block_size;
+    TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+      const V x = S::set(q[d * kRows + i]);
+      TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) acc[i][w] = S::fma(keys[w], x, acc[i][w]);
+    }
+  }
+  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+    TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) {
+      S::store(p + static_cast<std::size_t>(i) * p_stride + t + 8 * w, acc[i][w]);
+    }
+  }
+}
+
+// Scores of the first `tokens` tokens, rounded up to 16: what the rest holds is masked by the caller.
 template <class S, class Element, int kRows>
 TIDEMILL_INLINE void panel_scores(const AttentionTile<Element>& tile, const float* q, std::int32_t tokens, float* p,
                                   std::size_t p_stride) {
-  using V = typename S::V;
-  for (std::int32_t t = 0; t < tokens; t += 16) {
-    const std::int32_t block = t / tile.block_size;
-    const auto* k = tile.k[block] + (t - block * tile.block_size);
-    V acc[kRows][2];
-    TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) acc[i][0] = acc[i][1] = S::zero();
-    for (std::int32_t d = 0; d < tile.head_dim; ++d) {
-      const V k0 = Element::template load<S>(k);
-      const V k1 = Element::template load<S>(k + 8);
-      k += tile.block_size;
-      TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
-        const V x = S::set(q[d * kRows + i]);
-        acc[i][0] = S::fma(k0, x, acc[i][0]);
-        acc[i][1] = S::fma(k1, x, acc[i][1]);
-      }
-    }
-    TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
-      S::store(p + static_cast<std::size_t>(i) * p_stride + t, acc[i][0]);
-      S::store(p + static_cast<std::size_t>(i) * p_stride + t + 8, acc[i][1]);
-    }
+  constexpr int kVectors = vectors_per_row(kRows);
+  std::int32_t t = 0;
+  for (; t + 8 * kVectors <= (tokens + 15) / 16 * 16; t += 8 * kVectors) {
+    token_scores<S, Element, kRows, kVectors>(tile, q, t, p, p_stride);
   }
+  for (; t < tokens; t += 16) token_scores<S, Element, kRows, 2>(tile, q, t, p, p_stride);
 }
 
 // The tile's step of one query's softmax: scores become weights, the new maximum and sums are kept, the factor for
@@ -157,11 +177,14 @@ template <class S, class Element, int kRows>
 TIDEMILL_INLINE void panel_output(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
                                   const float* factors, const std::int32_t* counts, float* const* out) {
   const std::int32_t common = counts[0] > 0 ? counts[0] : 0;
+  constexpr int kVectors = vectors_per_row(kRows);
   std::int32_t d = 0;
-  for (; d + 16 <= tile.padded_dim; d += 16) {
-    panel_values<S, Element, kRows, 2>(tile, p, p_stride, factors, common, d, out);
+  for (; d + 8 * kVectors <= tile.padded_dim; d += 8 * kVectors) {
+    panel_values<S, Element, kRows, kVectors>(tile, p, p_stride, factors, common, d, out);
   }
-  if (d < tile.padded_dim) panel_values<S, Element, kRows, 1>(tile, p, p_stride, factors, common, d, out);
+  for (; d < tile.padded_dim; d += 8) {
+    panel_values<S, Element, kRows, 1>(tile, p, p_stride, factors, common, d, out);
+  }
   for (int i = 1; i < kRows; ++i) {
     extra_values<S, Element>(tile, p + static_cast<std::size_t>(i) * p_stride, common, counts[i], out[i]);
   }
