@@ -81,7 +81,7 @@ def test_a_file_without_a_rule_is_gpt2s(tiny_ids: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "llama"}, "tokenizer.ggml.model is 'llama'; only 'gpt2' (byte-level BPE) is supported"),
+        ({"model": "t5"}, "tokenizer.ggml.model 't5' is not supported (gpt2, llama and bert are)"),
         ({"pre": "made-up"}, "tokenizer.ggml.pre 'made-up' is not known"),
         ({"token_types": [1, 1]}, "tokenizer.ggml.token_type has 2 entries for"),
         ({"merges": ["nowhere tobefound"]}, "tokenizer.ggml.merges do not fit the vocabulary"),
@@ -213,7 +213,7 @@ def test_vocabularies_with_byte_tokens_and_space_marks(prefix: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("decoder", "message"), [(decoders.WordPiece(), "WordPiece is not supported"), (None, "has no decoder")]
+    ("decoder", "message"), [(decoders.CTC(), "CTC is not supported"), (None, "has no decoder")]
 )
 def test_a_decoder_whose_tokens_are_no_bytes_is_refused(decoder: Any, message: str) -> None:
     backend = Backend(models.BPE({"a": 0}, []))

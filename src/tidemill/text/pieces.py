@@ -1,7 +1,8 @@
 """From a token's name in the vocabulary to the bytes it stands for.
 
-Vocabularies spell bytes in two ways. Byte-level ones map each byte to a printable character (a space is ``Ġ``).
-SentencePiece-like ones spell text as it is, with ``▁`` for a space and ``<0xE4>`` for a single byte.
+Vocabularies spell bytes in three ways. Byte-level ones map each byte to a printable character (a space is ``Ġ``).
+SentencePiece-like ones spell text as it is, with ``▁`` for a space and ``<0xE4>`` for a single byte. WordPiece ones
+have no spaces: a token begins a word unless its name begins with ``##``.
 """
 
 from __future__ import annotations
@@ -52,13 +53,15 @@ BYTE_LEVEL = Spelling(to_bytes=_byte_level)
 def spelling_of(decoder: bytes | None, *, where: str) -> Spelling:
     """The spelling that a decoder of the tokenizers library (as its JSON) undoes.
 
-    Raises ModelLoadError by name for decoders whose tokens are no runs of bytes (WordPiece, CTC, ...).
+    Raises ModelLoadError by name for decoders whose tokens are no runs of bytes (CTC, ...).
     """
     if decoder is None:
         raise ModelLoadError(f"{where}: the tokenizer has no decoder, so its tokens cannot become text")
     steps = list(_flat(json.loads(decoder)))
     if [step["type"] for step in steps] == ["ByteLevel"]:
         return BYTE_LEVEL
+    if [step["type"] for step in steps] == ["WordPiece"]:
+        return Spelling(to_bytes=_word_pieces(steps[0]["prefix"]), leading_spaces=1)
     replacements: list[tuple[str, str]] = []
     leading = 0
     byte_tokens = False
@@ -87,6 +90,13 @@ def _plain(replacements: list[tuple[str, str]], *, byte_tokens: bool) -> Callabl
         for old, new in replacements:
             token = token.replace(old, new)
         return token.encode()
+
+    return to_bytes
+
+
+def _word_pieces(inside: str) -> Callable[[str], bytes]:
+    def to_bytes(token: str) -> bytes:
+        return (token.removeprefix(inside) if token.startswith(inside) else f" {token}").encode()
 
     return to_bytes
 

@@ -16,7 +16,7 @@ class GgufVocabulary:
     """The ``tokenizer.ggml.*`` metadata of a GGUF file."""
 
     model: str
-    """``tokenizer.ggml.model``: gpt2 is byte-level BPE."""
+    """``tokenizer.ggml.model``: gpt2 is byte-level BPE, llama SentencePiece with scores, bert WordPiece."""
     pre: str
     """``tokenizer.ggml.pre``: the name of the pre-tokenizer rule; empty if absent."""
     tokens: Sequence[str]
@@ -28,9 +28,13 @@ class GgufVocabulary:
     eos_id: int | None = None
     unk_id: int | None = None
     pad_id: int | None = None
+    sep_id: int | None = None
+    """Ends a text of kind bert; None: the token named ``[SEP]``."""
     add_bos: bool | None = None
     add_eos: bool | None = None
+    add_sep: bool | None = None
     add_space_prefix: bool | None = None
+    """Kind llama: whether a space is put before the text; None: yes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,22 +1,23 @@
 """Text to token ids and back, equal to the model's own tokenizer.
 
-A ``Tokenizer`` knows nothing of files, HTTP or engines. It holds one BPE model (of the tokenizers library) under two
-sets of rules: in *plain* text a control token typed by a user is ordinary text; in *markup*, the output of a chat
-template, it is the control token. User-defined tokens that are no control tokens (``<think>``, runs of spaces) match in
-both, as they do in transformers.
+A ``Tokenizer`` knows nothing of files, HTTP or engines. It puts what belongs around a prompt, and joins tokens to text;
+a ``Codec`` knows the vocabulary. In *plain* text a control token typed by a user is ordinary text; in *markup*, the
+output of a chat template, it is the control token. User-defined tokens that are no control tokens (``<think>``, runs of
+spaces) match in both, as they do in transformers.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 
-from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Backend
 
 from tidemill.core.errors import InvalidRequest, ModelLoadError
+from tidemill.text.codec import Codec, Marks
 from tidemill.text.gguf_bpe import backend_from_gguf, pre_rule
-from tidemill.text.pieces import Spelling, spelling_of
+from tidemill.text.gguf_sentencepiece import sentencepiece_from_gguf
+from tidemill.text.gguf_wordpiece import wordpiece_from_gguf
+from tidemill.text.library_codec import LibraryCodec
 from tidemill.text.source import GgufVocabulary, TextSource
 
 __all__ = ["Tokenizer", "build_tokenizer"]
@@ -25,36 +26,19 @@ __all__ = ["Tokenizer", "build_tokenizer"]
 class Tokenizer:
     """Built by ``build_tokenizer``. Safe to use from several threads."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        spelling: Spelling,
-        special_ids: frozenset[int],
-        bos_id: int | None,
-        before: Sequence[int],
-        after: Sequence[int],
-        where: str,
-    ) -> None:
+    def __init__(self, codec: Codec, *, bos_id: int | None, before: Sequence[int], after: Sequence[int]) -> None:
         """``before`` and ``after``: ids that belong around a plain prompt (BOS; rarely EOS), both mostly empty."""
-        self._added = dict(sorted(backend.get_added_tokens_decoder().items()))
-        self._special_ids = special_ids
-        self._markup = _copy(backend, self._added, special_ids, where=where)
-        self._plain = _copy(backend, self._added, special_ids, where=where)
-        self._plain.encode_special_tokens = True
-        self._spelling = spelling
+        self._codec = codec
+        self._special_ids = codec.special_ids
         self._pieces: dict[int, bytes] = {}
         self._before, self._after = list(before), list(after)
-        self._where = where
-        self._lock = threading.Lock()
-        self._demarked: dict[tuple[tuple[str, str], ...], Backend] = {}
         self.bos_id = bos_id
         """Id of the begin-of-text token, or None."""
-        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.vocab_size: int = codec.size
         """Number of ids, added tokens included."""
-        self.special_texts = frozenset(self._added[i].content for i in special_ids if i in self._added)
+        self.special_texts = codec.special_texts
         """Texts of all control tokens."""
-        self.leading_spaces = spelling.leading_spaces
+        self.leading_spaces = codec.leading_spaces
         """Spaces that ``decode`` drops at the beginning of a text."""
 
     @property
@@ -69,7 +53,7 @@ class Tokenizer:
         with BOS (InvalidRequest if there is none); False gives the text alone. Text that already begins with BOS typed
         out is not looked at: unless ``allow_special``, it is text, and BOS is added before it.
         """
-        ids: list[int] = _encode(self._markup if allow_special else self._plain, text)
+        ids = self._codec.encode(_whole(text), controls=allow_special)
         if add_bos is None:
             return [*self._before, *ids, *self._after]
         if not add_bos:
@@ -78,13 +62,12 @@ class Tokenizer:
             raise InvalidRequest("this model has no begin-of-text token", param="add_bos")
         return [*(self._before or [self.bos_id]), *ids, *self._after]
 
-    def encode_markup(self, text: str, *, marks: Iterable[tuple[str, str]] = ()) -> list[int]:
+    def encode_markup(self, text: str, *, marks: Marks = ()) -> list[int]:
         """Token ids of a rendered chat prompt: control tokens are matched, nothing is put around it.
 
         ``marks``: (character, text) pairs, replaced after control tokens have been found and before the rest is cut.
         """
-        key = tuple(marks)
-        return _encode(self._without_marks(key) if key else self._markup, text)
+        return self._codec.encode(_whole(text), controls=True, marks=marks)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, at_start: bool = True) -> str:
         """The text of ids. Bytes that are no UTF-8 become U+FFFD, one for each maximal invalid stretch.
@@ -101,7 +84,7 @@ class Tokenizer:
         """Exact bytes of one token, which may be part of a character only; empty for an unknown id."""
         piece = self._pieces.get(token)
         if piece is None:
-            piece = self._pieces[token] = self._make_piece(token)
+            piece = self._pieces[token] = self._codec.bytes_of(token)
         return piece
 
     def visible_bytes(self, token: int) -> bytes:
@@ -114,32 +97,11 @@ class Tokenizer:
 
     def token_id(self, text: str) -> int | None:
         """Id of the token with exactly this name in the vocabulary, or None."""
-        found: int | None = self._markup.token_to_id(text)
-        return found
+        return self._codec.token_id(text)
 
     def is_special(self, token: int) -> bool:
         """True for control tokens, which ``decode`` leaves out."""
         return token in self._special_ids
-
-    def _make_piece(self, token: int) -> bytes:
-        if (added := self._added.get(token)) is not None:
-            return added.content.encode()
-        name = self._markup.id_to_token(token) if 0 <= token < 2**32 else None
-        return b"" if name is None else self._spelling.to_bytes(name)
-
-    def _without_marks(self, marks: tuple[tuple[str, str], ...]) -> Backend:
-        """The markup rules, with marks replaced by the normalizer, which runs after control tokens were found."""
-        with self._lock:
-            found = self._demarked.get(marks)
-            if found is None:
-                found = _copy(self._markup, self._added, self._special_ids, where=self._where, early=True)
-                steps: list[normalizers.Normalizer] = [normalizers.Replace(mark, text) for mark, text in marks]
-                if found.normalizer is not None:
-                    steps.append(found.normalizer)
-                found.normalizer = normalizers.Sequence(steps)
-                if len(self._demarked) < 8:  # marks are nearly always the same; a caller must not grow this
-                    self._demarked[marks] = found
-            return found
 
 
 def build_tokenizer(source: TextSource) -> Tokenizer:
@@ -167,37 +129,51 @@ def _from_json(source: TextSource, content: bytes, *, where: str) -> Tokenizer:
         bos_id = before[0]
     if source.add_bos is not None:
         before = _before(source.add_bos, before, bos_id, where=where)
-    return Tokenizer(
-        backend,
-        spelling=spelling_of(backend.decoder and backend.decoder.__getstate__(), where=where),
-        special_ids=_special_ids(backend, source.special_tokens.values()),
-        bos_id=bos_id,
-        before=before,
-        after=after,
-        where=where,
-    )
+    codec = LibraryCodec(backend, special_texts=source.special_tokens.values(), where=where)
+    return Tokenizer(codec, bos_id=bos_id, before=before, after=after)
 
 
 def _from_gguf(source: TextSource, vocabulary: GgufVocabulary, *, where: str) -> Tokenizer:
-    backend = backend_from_gguf(vocabulary, where=where)
-    roles = [vocabulary.bos_id, vocabulary.eos_id, vocabulary.unk_id, vocabulary.pad_id]
-    for token in roles:
-        if token is not None and not 0 <= token < len(vocabulary.tokens):
-            raise ModelLoadError(f"{where}: special token id {token} is outside the vocabulary")
-    texts = [vocabulary.tokens[token] for token in roles if token is not None]
+    codec, adds_bos = _gguf_codec(vocabulary, _role_texts(source, vocabulary, where=where), where=where)
+    bos_id, after = vocabulary.bos_id, _after(vocabulary, codec)
+    if bos_id is None and vocabulary.model == "bert":
+        bos_id = codec.token_id("[CLS]")
     add_bos = source.add_bos if source.add_bos is not None else vocabulary.add_bos
     if add_bos is None:
-        add_bos = pre_rule(vocabulary, where=where).add_bos and vocabulary.bos_id is not None
-    after = [vocabulary.eos_id] if vocabulary.add_eos and vocabulary.eos_id is not None else []
-    return Tokenizer(
-        backend,
-        spelling=spelling_of(backend.decoder.__getstate__(), where=where),
-        special_ids=_special_ids(backend, [*texts, *source.special_tokens.values()]),
-        bos_id=vocabulary.bos_id,
-        before=_before(add_bos, (), vocabulary.bos_id, where=where),
-        after=after,
-        where=where,
-    )
+        add_bos = adds_bos and bos_id is not None
+    return Tokenizer(codec, bos_id=bos_id, before=_before(add_bos, (), bos_id, where=where), after=after)
+
+
+def _role_texts(source: TextSource, vocabulary: GgufVocabulary, *, where: str) -> list[str]:
+    """Texts of the tokens that the file or the configuration gives a role (BOS, EOS, ...)."""
+    roles = [vocabulary.bos_id, vocabulary.eos_id, vocabulary.unk_id, vocabulary.pad_id, vocabulary.sep_id]
+    named = [token for token in roles if token is not None]
+    for token in named:
+        if not 0 <= token < len(vocabulary.tokens):
+            raise ModelLoadError(f"{where}: special token id {token} is outside the vocabulary")
+    return [*(vocabulary.tokens[token] for token in named), *source.special_tokens.values()]
+
+
+def _gguf_codec(vocabulary: GgufVocabulary, special_texts: Sequence[str], *, where: str) -> tuple[Codec, bool]:
+    """The codec, and whether plain prompts start with BOS where the file does not say."""
+    match vocabulary.model:
+        case "gpt2":
+            backend, adds_bos = backend_from_gguf(vocabulary, where=where), pre_rule(vocabulary, where=where).add_bos
+        case "bert":
+            backend, adds_bos = wordpiece_from_gguf(vocabulary, where=where), True
+        case "llama":
+            return sentencepiece_from_gguf(vocabulary, special_texts=special_texts, where=where), True
+        case kind:
+            raise ModelLoadError(f"{where}: tokenizer.ggml.model {kind!r} is not supported (gpt2, llama and bert are)")
+    return LibraryCodec(backend, special_texts=special_texts, where=where), adds_bos
+
+
+def _after(vocabulary: GgufVocabulary, codec: Codec) -> list[int]:
+    """Ids after a plain prompt: of kind bert the separator unless the file says no, of others EOS if it says so."""
+    if vocabulary.model == "bert":
+        sep_id = codec.token_id("[SEP]") if vocabulary.sep_id is None else vocabulary.sep_id
+        return [] if sep_id is None or vocabulary.add_sep is False else [sep_id]
+    return [vocabulary.eos_id] if vocabulary.add_eos and vocabulary.eos_id is not None else []
 
 
 def _before(add_bos: bool, own: Sequence[int], bos_id: int | None, *, where: str) -> Sequence[int]:
@@ -221,51 +197,10 @@ def _post_processor_ids(backend: Backend) -> tuple[Sequence[int], Sequence[int]]
     return (), ()
 
 
-def _special_ids(backend: Backend, texts: Iterable[str]) -> frozenset[int]:
-    """Added tokens flagged special, and those that the model's configuration names as BOS, EOS and so on."""
-    added = backend.get_added_tokens_decoder()
-    named = [(backend.token_to_id(text), text) for text in texts if text]
-    missing = [AddedToken(text, special=True) for token, text in named if token is not None and token not in added]
-    if missing:
-        backend.add_tokens(missing)
-        added = backend.get_added_tokens_decoder()
-    flagged = {token for token, entry in added.items() if entry.special}
-    return frozenset(flagged | {token for token, _ in named if token is not None})
-
-
-def _copy(
-    backend: Backend, added: dict[int, AddedToken], special_ids: frozenset[int], *, where: str, early: bool = False
-) -> Backend:
-    """A second set of rules over the same model: vocabulary and merges are shared, not copied.
-
-    ``early``: look for control tokens in the text before normalisation, whatever their own flag says.
-    """
-    copy = Backend(backend.model)
-    for part in ("normalizer", "pre_tokenizer", "decoder"):
-        if (value := getattr(backend, part)) is not None:
-            setattr(copy, part, value)
-    copy.add_tokens([_readded(entry, special=token in special_ids, early=early) for token, entry in added.items()])
-    for token, entry in added.items():
-        if copy.token_to_id(entry.content) != token:
-            raise ModelLoadError(f"{where}: added token {entry.content!r} has id {token}, which leaves a gap before it")
-    return copy
-
-
-def _readded(entry: AddedToken, *, special: bool, early: bool) -> AddedToken:
-    return AddedToken(
-        entry.content,
-        single_word=entry.single_word,
-        lstrip=entry.lstrip,
-        rstrip=entry.rstrip,
-        normalized=entry.normalized and not (special and early),
-        special=special,
-    )
-
-
-def _encode(backend: Backend, text: str) -> list[int]:
+def _whole(text: str) -> str:
+    """The text, if it can be bytes at all."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"text has half a surrogate pair at character {error.start}") from error
-    ids: list[int] = backend.encode(text, add_special_tokens=False).ids
-    return ids
+    return text
