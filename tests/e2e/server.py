@@ -32,9 +32,11 @@ class Server:
         return child
 
     def metric(self, name: str) -> float:
-        """Sum of a metric over its labels."""
+        """Sum of a metric over its labels. A name that is not exported fails: its sum would always be 0."""
         lines = httpx.get(f"{self.url}/metrics", timeout=10).text.splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+        values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
+        assert values, f"{name} is not exported"
+        return sum(values)
 
     def resident_bytes(self) -> int:
         """Memory of server and engine together."""
@@ -52,7 +54,7 @@ class Server:
         checks = {
             "ready": self.ready,
             "not ready": lambda: not self.ready(),
-            "idle": lambda: self.metric("tidemill_requests_running") == self.metric("tidemill_requests_waiting") == 0,
+            "idle": lambda: self.metric("tidemill_engine_running") == self.metric("tidemill_engine_waiting") == 0,
         }
         end = time.monotonic() + limit
         while not checks[what]():

@@ -104,7 +104,7 @@ async def test_hanging_up_stops_the_work(server: Server, variant: str) -> None:
         pass
     begin = time.monotonic()
     await asyncio.to_thread(server.wait_until, "idle", 5)
-    assert server.metric("tidemill_kv_blocks_held") == 0
+    assert server.metric("tidemill_engine_kv_blocks_held") == 0
     assert time.monotonic() - begin < 2.0
 
 
