@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tidemill.core.config import SchedulerConfig
-from tidemill.core.step import SequenceId
+from tidemill.core.step import NO_BLOCK, SequenceId
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
 from tidemill.scheduling.sequence import SequenceCounters, SequenceState
@@ -26,7 +26,14 @@ CONFIGS = st.builds(
     kv_reservation=st.sampled_from(["paged", "contiguous"]),
 )
 GROUPS = st.lists(
-    st.builds(KvGroupSpace, num_blocks=st.integers(2, 8), block_size=st.integers(1, 4)), min_size=1, max_size=2
+    st.builds(
+        KvGroupSpace,
+        num_blocks=st.integers(2, 8),
+        block_size=st.integers(1, 4),
+        window=st.none() | st.integers(1, 9),
+    ),
+    min_size=1,
+    max_size=2,
 )
 
 
@@ -35,6 +42,7 @@ class Driver:
 
     def __init__(self, config: SchedulerConfig, groups: list[KvGroupSpace]) -> None:
         self.config = config
+        self.groups = groups
         self.scheduler = Scheduler(config, KvSpace(groups))
         self.alive: dict[SequenceId, SequenceCounters] = {}
         self.added = 0
@@ -114,7 +122,19 @@ class Driver:
             assert one.state is SequenceState.RUNNING
             assert share.start == one.num_computed
             assert share.end <= one.num_tokens + one.num_proposed
-            assert not any(self.scheduler.space.missing(one.tables, share.end)), "a share without its blocks"
+            self._check_blocks(share)
+
+    def _check_blocks(self, share: Share) -> None:
+        """Every position that the share's tokens read or write has a block, by the definition of a window."""
+        for group, table in zip(self.groups, share.sequence.tables, strict=True):
+            first = 0 if group.window is None else max(0, share.start - group.window + 1)
+            for position in range(first, share.end):
+                assert table[position // group.block_size] != NO_BLOCK, f"{share} has no block for {position}"
+            if self.config.kv_reservation == "paged":
+                assert (
+                    len(table) * group.block_size
+                    < share.sequence.num_tokens + share.sequence.num_proposed + group.block_size
+                )
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -179,12 +199,16 @@ TestScheduler.settings = settings(
 )
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_5000_steps_of_random_traffic_end_with_every_block_free(seed: int) -> None:
+ONE = [KvGroupSpace(num_blocks=24, block_size=4)]
+WINDOWED = [*ONE, KvGroupSpace(num_blocks=9, block_size=4, window=8)]
+
+
+@pytest.mark.parametrize(("seed", "groups"), [(0, ONE), (1, ONE), (2, WINDOWED), (3, WINDOWED)])
+def test_5000_steps_of_random_traffic_end_with_every_block_free(seed: int, groups: list[KvGroupSpace]) -> None:
     randomness = random.Random(seed)
     driver = Driver(
         SchedulerConfig(max_running=8, max_step_tokens=32, max_waiting=20),
-        [KvGroupSpace(num_blocks=24, block_size=4)],
+        groups,
     )
     begin = time.monotonic()
     for number in range(5000):

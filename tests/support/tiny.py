@@ -127,8 +127,12 @@ class Rig:
     def make_loop(self) -> EngineLoop:
         """An engine over it, with strict checks."""
         config = SchedulerConfig(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
-        group = KvGroupSpace(num_blocks=self.num_blocks, block_size=self.block_size)
-        space = KvSpace([group for _ in self.model.graph.kv_groups])
+        space = KvSpace(
+            [
+                KvGroupSpace(num_blocks=self.num_blocks, block_size=self.block_size, window=group.window)
+                for group in self.model.graph.kv_groups
+            ]
+        )
         info = EngineInfo(
             model="tiny",
             vocab_size=self.model.graph.vocab_size,

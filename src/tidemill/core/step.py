@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 __all__ = [
+    "NO_BLOCK",
     "BlockId",
     "PenaltyCounts",
     "PlanRow",
@@ -35,6 +36,9 @@ __all__ = [
 TokenId = NewType("TokenId", int)
 BlockId = NewType("BlockId", int)
 SequenceId = NewType("SequenceId", int)
+
+NO_BLOCK = BlockId(-1)
+"""Stands in a block table where a block was given back: no token from the row's start on reads those positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,12 @@ class PlanRow:
     start: int
     """Absolute position of tokens[0]; the KV of all positions before it is already in the block tables."""
     block_tables: tuple[Sequence[int], ...]
-    """Per KV group, in the graph's order: block ids; position p is slot p % block_size of table[p // block_size]."""
+    """Per KV group, in the graph's order: block ids; position p is slot p % block_size of table[p // block_size].
+
+    In a group with a window, entries wholly before position start - window + 1 are NO_BLOCK once their blocks were
+    given back: an executor never reads them. Every position the row reads or writes has a real block, that is all of
+    max(0, start - window + 1) .. start + len(tokens) - 1 (from 0 on without a window); executors refuse a row where
+    one is NO_BLOCK. A block may be one that held other positions, of this sequence or another, the step before."""
     num_outputs: int = 0
     """How many of the last positions to draw a token from."""
     options: RowOptions | None = None

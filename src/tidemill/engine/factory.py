@@ -10,7 +10,8 @@ from tidemill.core.machine import available_memory
 from tidemill.core.tokens import EngineInfo
 from tidemill.engine.loop import EngineLoop
 from tidemill.executors.protocol import KvPoolSpec
-from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
+from tidemill.graph.graph import KvGroup
+from tidemill.scheduling.kv.space import UNBOUNDED_TOKENS, KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler, check_settings
 
 __all__ = ["build_loop", "kv_space"]
@@ -31,7 +32,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     model = load_model(config.model)
     plan = plan_memory(model, config, available_memory())
     pools = plan.pools()
-    space = kv_space(pools)
+    space = kv_space(pools, model.graph.kv_groups)
     scheduler = Scheduler(config.scheduler, space)
     executor = make_executor(fuse(model.graph), model.weights, config.executor)
     executor.allocate_kv(pools)
@@ -42,7 +43,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
             model=model.name,
             vocab_size=model.vocab_size,
             max_model_len=plan.max_model_len,
-            kv_capacity_tokens=space.capacity_tokens,
+            kv_capacity_tokens=_capacity(space, plan.max_model_len),
             end_token_ids=model.end_token_ids,
             executor=executor.description,
         ),
@@ -50,6 +51,16 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     )
 
 
-def kv_space(pools: Sequence[KvPoolSpec]) -> KvSpace:
-    """The bookkeeping of an executor's pools."""
-    return KvSpace([KvGroupSpace(num_blocks=pool.num_blocks, block_size=pool.block_size) for pool in pools])
+def kv_space(pools: Sequence[KvPoolSpec], groups: Sequence[KvGroup]) -> KvSpace:
+    """The bookkeeping of an executor's pools, one per group of the graph, in its order."""
+    return KvSpace(
+        [
+            KvGroupSpace(num_blocks=pool.num_blocks, block_size=pool.block_size, window=group.window)
+            for pool, group in zip(pools, groups, strict=True)
+        ]
+    )
+
+
+def _capacity(space: KvSpace, max_model_len: int) -> int:
+    """What one sequence can have in the pools. Where windows set no bound, nothing beyond the model's length counts."""
+    return max_model_len if space.capacity_tokens == UNBOUNDED_TOKENS else space.capacity_tokens

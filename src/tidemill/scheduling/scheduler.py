@@ -18,9 +18,15 @@ prompt and output so far. The oldest is never a victim, hence always ends, hence
 up before anybody is preempted for them. A sequence that outgrows the whole KV space could not go on even alone: it is
 reported as exhausted and ends where it is.
 
+In a KV group with a window (see ``kv.layout``) a sequence holds the blocks of its window between steps, and during a
+step those of its share as well; they come back when it has been committed, so only the window counts for admission.
+A share is shortened to the blocks that are free there beyond what running sequences that have not had their turn need
+for their next token; nobody is preempted for more than one token of a window group.
+
 Slow twins, for comparison: policy ``static`` lets sequences in only when nothing runs, and then as a batch;
-kv_reservation ``contiguous`` takes the blocks for prompt and max_tokens at once on admission; without chunked prefill
-a prompt is computed whole in one step, even above the budget.
+kv_reservation ``contiguous`` takes the blocks for prompt and max_tokens at once on admission (of a window group those
+of a window and a step, which then go round within the sequence); without chunked prefill a prompt is computed whole
+in one step, even above the budget, where the window groups have the blocks for that.
 
 Pure: integers in, integers out. Knows nothing of token ids, options, executors or time.
 """
@@ -33,7 +39,7 @@ from dataclasses import dataclass
 
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.errors import ConfigError
-from tidemill.core.step import SequenceId
+from tidemill.core.step import NO_BLOCK, SequenceId
 from tidemill.scheduling.kv.space import KvSpace
 from tidemill.scheduling.sequence import SequenceCounters, SequenceState
 
@@ -157,8 +163,9 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """Plan the next step and take its blocks. The shares are in flight until each has been committed."""
         assert not self._in_flight, "the previous step has not been committed"
-        planner = _Planner(self._config.max_step_tokens)
+        planner = _Planner(self._config.max_step_tokens, len(self._space.pools))
         self._end_exhausted(planner)
+        self._keep_next_blocks(planner)
         self._plan_running(planner)
         self._plan_waiting(planner)
         self._in_flight = dict(planner.shares)
@@ -183,6 +190,7 @@ class Scheduler:
         if sequence.num_proposed:
             sequence.num_proposed = 0
             self._reclaim(sequence)
+        self._space.slide(sequence.tables, sequence.num_computed, reserved_tokens=self._reserved_tokens(sequence))
         return True
 
     def cancel_step(self) -> None:
@@ -210,16 +218,14 @@ class Scheduler:
         assert len(self._running) <= self._config.max_running, "more sequences run than max_running"
         holders = [*self._running.values(), *self._leaving()]
         for group, pool in enumerate(self._space.pools):
-            blocks = [block for sequence in holders for block in sequence.tables[group]]
+            blocks = [block for sequence in holders for block in sequence.tables[group] if block != NO_BLOCK]
             assert len(blocks) == len(set(blocks)), f"a block of group {group} is in two tables"
             assert len(blocks) == pool.balance().held, f"group {group} holds blocks that are in no table"
         for sequence in self._waiting.values():
             assert sequence.num_computed == 0, f"waiting sequence {sequence.id} has computed tokens"
             assert not any(sequence.tables), f"waiting sequence {sequence.id} holds blocks"
         for sequence in self._running.values():
-            assert not any(self._space.missing(sequence.tables, sequence.num_computed)), (
-                f"sequence {sequence.id} has {sequence.num_computed} computed tokens and not the blocks for them"
-            )
+            self._space.verify_tables(sequence.tables, sequence.num_computed)
 
     def _end_exhausted(self, planner: _Planner) -> None:
         for sequence in self.running:
@@ -243,14 +249,14 @@ class Scheduler:
         while self._waiting and len(self._running) < self._config.max_running:
             sequence = next(iter(self._waiting.values()))
             count = self._chunk(planner, sequence)
-            needed = self._space.missing(sequence.tables, self._tokens_at_admission(sequence))
+            needed = self._lacking_at_admission(sequence)
             promised = tuple(p + n for p, n in zip(promised, needed, strict=True))
             if (count < 1 and not static) or not self._space.fits(promised):
                 return
-            self._admit(sequence)
+            self._admit(sequence, needed)
             self._plan_share(planner, sequence, count)
             # What it took just now is no longer a promise: it is gone from the free list.
-            left = self._space.missing(sequence.tables, self._tokens_at_admission(sequence))
+            left = self._lacking_at_admission(sequence)
             promised = tuple(p - n + m for p, n, m in zip(promised, needed, left, strict=True))
 
     def _members(self, *, caught_up: bool) -> Iterator[SequenceCounters]:
@@ -269,7 +275,25 @@ class Scheduler:
             return pending
         return 0
 
+    def _keep_next_blocks(self, planner: _Planner) -> None:
+        """Note what each running sequence lacks for its next token, so that longer shares leave it to them."""
+        if self._space.windowed:
+            for sequence in self._running.values():
+                planner.keep(sequence, self._space.missing(sequence.tables, sequence.num_computed + 1))
+
+    def _fitted(self, planner: _Planner, sequence: SequenceCounters, count: int) -> int:
+        """A share's tokens, fewer if the window groups have no room for so many, but one where there is any."""
+        if count <= 1 or not self._space.windowed:
+            return count
+        spare = [0] * len(planner.kept)  # contiguous: what it has reserved is all it takes
+        if self._config.kv_reservation == "paged":
+            free = (pool.num_free for pool in self._space.pools)
+            spare = [max(0, f - k) for f, k in zip(free, planner.kept, strict=True)]
+        return max(1, min(count, self._space.room(sequence.tables, sequence.num_computed, spare)))
+
     def _plan_share(self, planner: _Planner, sequence: SequenceCounters, count: int) -> None:
+        planner.let(sequence)
+        count = self._fitted(planner, sequence, count)
         if count < 1 or not self._take_blocks(planner, sequence, count):
             return
         start = sequence.num_computed
@@ -304,18 +328,35 @@ class Scheduler:
         self._waiting.move_to_end(victim.id, last=False)
         self._preemptions += 1
 
-    def _admit(self, sequence: SequenceCounters) -> None:
+    def _admit(self, sequence: SequenceCounters, counts: tuple[int, ...]) -> None:
         del self._waiting[sequence.id]
         sequence.state = SequenceState.RUNNING
         self._running[sequence.id] = sequence
         if self._config.kv_reservation == "contiguous":
-            taken = self._space.grow(sequence.tables, sequence.max_kv_tokens)
+            taken = self._space.extend(sequence.tables, counts)
             assert taken, "the space said that it had these blocks"
 
-    def _tokens_at_admission(self, sequence: SequenceCounters) -> int:
-        if self._config.kv_reservation == "contiguous":
-            return sequence.max_kv_tokens
-        return sequence.num_tokens
+    def _lacking_at_admission(self, sequence: SequenceCounters) -> tuple[int, ...]:
+        if self._config.kv_reservation == "paged":
+            return self._lacking(sequence, sequence.num_tokens)
+        chunk = self._config.max_step_tokens if self._config.chunked_prefill else sequence.num_prompt
+        return self._space.lacking(
+            sequence.tables, sequence.num_computed, num_tokens=sequence.max_kv_tokens, step_tokens=chunk
+        )
+
+    def _lacking(self, sequence: SequenceCounters, num_tokens: int) -> tuple[int, ...]:
+        """Per group: blocks that a sequence needs besides those it has until it has so many tokens, its steps as short
+        as they may be."""
+        whole = not self._config.chunked_prefill and not sequence.caught_up
+        return self._space.lacking(
+            sequence.tables,
+            sequence.num_computed,
+            num_tokens=num_tokens,
+            step_tokens=sequence.num_pending if whole else 1,
+        )
+
+    def _reserved_tokens(self, sequence: SequenceCounters) -> int:
+        return sequence.max_kv_tokens if self._config.kv_reservation == "contiguous" else 0
 
     def _tokens_soon(self, sequence: SequenceCounters) -> int:
         return min(sequence.num_tokens + self._space.block_size, sequence.max_kv_tokens)
@@ -324,7 +365,7 @@ class Scheduler:
         """Per group: blocks that running sequences still need for the tokens they have, and for a block of growth."""
         return _total(
             len(self._space.pools),
-            (self._space.missing(one.tables, self._tokens_soon(one)) for one in self._running.values()),
+            (self._lacking(one, self._tokens_soon(one)) for one in self._running.values()),
         )
 
     def _reclaim(self, sequence: SequenceCounters) -> None:
@@ -342,12 +383,24 @@ class Scheduler:
 class _Planner:
     """The step under construction."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, groups: int) -> None:
         self.budget = budget
+        self.kept = [0] * groups
+        """Per group: blocks for the next tokens of running sequences that have not had their turn."""
+        self._kept_by: dict[SequenceId, tuple[int, ...]] = {}
         self.has_prompt = False
         self.shares: dict[SequenceId, Share] = {}
         self.preempted: list[SequenceCounters] = []
         self.exhausted: list[SequenceCounters] = []
+
+    def keep(self, sequence: SequenceCounters, counts: tuple[int, ...]) -> None:
+        self._kept_by[sequence.id] = counts
+        self.kept = [kept + count for kept, count in zip(self.kept, counts, strict=True)]
+
+    def let(self, sequence: SequenceCounters) -> None:
+        counts = self._kept_by.pop(sequence.id, None)
+        if counts is not None:
+            self.kept = [kept - count for kept, count in zip(self.kept, counts, strict=True)]
 
     def take(self, share: Share) -> None:
         self.shares[share.sequence.id] = share
@@ -355,6 +408,7 @@ class _Planner:
         self.has_prompt = self.has_prompt or not share.sequence.caught_up
 
     def give_back(self, sequence: SequenceCounters) -> None:
+        self.let(sequence)
         share = self.shares.pop(sequence.id, None)
         if share is not None:
             self.budget += share.num_tokens

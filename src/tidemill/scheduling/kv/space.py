@@ -4,6 +4,9 @@ A table of a group lists the blocks of one sequence in the order of its position
 
     positions   0 ........ 15 | 16 ........ 31 | 32 .. 37
     table       [ block 7     ,  block 2       ,  block 9 ]          block_size 16, 38 tokens
+
+In a group with a window the blocks that no further token reads go back as the sequence goes on, and their entries
+become NO_BLOCK; ``layout`` says which and why.
 """
 
 from __future__ import annotations
@@ -11,13 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tidemill.core.step import BlockId
+from tidemill.core.step import NO_BLOCK, BlockId
+from tidemill.scheduling.kv.layout import BlockLayout
 from tidemill.scheduling.kv.pool import BlockPool, PoolBalance
 
-__all__ = ["BlockTables", "KvGroupSpace", "KvSpace"]
+__all__ = ["UNBOUNDED_TOKENS", "BlockTables", "KvGroupSpace", "KvSpace"]
 
 BlockTables = tuple[list[BlockId], ...]
 """One list of block ids per KV group, in the graph's order."""
+
+UNBOUNDED_TOKENS = 2**62
+"""Capacity where every group has a window that fits its pool: sequences may be of any length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,17 @@ class KvGroupSpace:
 
     num_blocks: int
     block_size: int
+    window: int | None = None
+    """Tokens that the group's layers look back on, the current one included; None: all."""
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Most tokens one sequence can have when it has the pool to itself. A pool that holds a window, wherever it
+        lies, never ends; a smaller one ends before the first block could go back."""
+        layout = BlockLayout(block_size=self.block_size, window=self.window)
+        if self.window is not None and self.num_blocks >= layout.peak(UNBOUNDED_TOKENS, 1):
+            return UNBOUNDED_TOKENS
+        return self.num_blocks * self.block_size
 
 
 class KvSpace:
@@ -34,34 +52,58 @@ class KvSpace:
     def __init__(self, groups: Sequence[KvGroupSpace]) -> None:
         if not groups:
             raise ValueError("a KV space needs at least one group")
-        self._groups = tuple(groups)
         self._pools = tuple(BlockPool(group.num_blocks) for group in groups)
+        self._layouts = tuple(BlockLayout(block_size=group.block_size, window=group.window) for group in groups)
+        self._windows = tuple(index for index, group in enumerate(groups) if group.window is not None)
+        self._capacity = min(group.capacity_tokens for group in groups)
 
     @property
     def capacity_tokens(self) -> int:
-        """Most tokens one sequence can have in the KV when it has the space to itself."""
-        return min(group.num_blocks * group.block_size for group in self._groups)
+        """Most tokens one sequence can have in the KV when it has the space to itself; UNBOUNDED_TOKENS: any number."""
+        return self._capacity
 
     @property
     def block_size(self) -> int:
         """Tokens per block of the first group, for people and metrics."""
-        return self._groups[0].block_size
+        return self._layouts[0].block_size
 
     @property
     def pools(self) -> tuple[BlockPool, ...]:
         """The pools, one per group."""
         return self._pools
 
+    @property
+    def layouts(self) -> tuple[BlockLayout, ...]:
+        """Positions to blocks, one per group."""
+        return self._layouts
+
+    @property
+    def windowed(self) -> bool:
+        """True if any group has a window."""
+        return bool(self._windows)
+
     def empty_tables(self) -> BlockTables:
         """Tables of a sequence without any block."""
-        return tuple([] for _ in self._groups)
+        return tuple([] for _ in self._layouts)
 
     def missing(self, tables: BlockTables, num_tokens: int) -> tuple[int, ...]:
-        """Per group: how many blocks the tables lack to hold ``num_tokens`` tokens."""
+        """Per group: how many blocks the tables lack to reach ``num_tokens`` tokens in one step."""
         return tuple(
-            max(0, -(-num_tokens // group.block_size) - len(table))
-            for group, table in zip(self._groups, tables, strict=True)
+            max(0, layout.blocks(num_tokens) - len(table)) for layout, table in zip(self._layouts, tables, strict=True)
         )
+
+    def lacking(self, tables: BlockTables, num_computed: int, *, num_tokens: int, step_tokens: int) -> tuple[int, ...]:
+        """Per group: how many more blocks a sequence has to hold at once on its way to ``num_tokens`` tokens, in steps
+        of ``step_tokens``. Never more than the pool has: steps are shortened to fit it."""
+        return tuple(
+            max(0, min(layout.peak(num_tokens, step_tokens), pool.num_blocks) - _held(layout, table, num_computed))
+            for layout, pool, table in zip(self._layouts, self._pools, tables, strict=True)
+        )
+
+    def room(self, tables: BlockTables, num_computed: int, spare: Sequence[int]) -> int:
+        """Most tokens of the next step that the groups with a window hold if each gives ``spare`` more blocks."""
+        ends = ((len(tables[i]) + spare[i]) * self._layouts[i].block_size for i in self._windows)
+        return min(ends, default=UNBOUNDED_TOKENS) - num_computed
 
     def fits(self, counts: Iterable[int]) -> bool:
         """True if every group has that many free blocks."""
@@ -69,7 +111,10 @@ class KvSpace:
 
     def grow(self, tables: BlockTables, num_tokens: int) -> bool:
         """Extend the tables to hold ``num_tokens`` tokens; False (and nothing changes) if blocks are short."""
-        counts = self.missing(tables, num_tokens)
+        return self.extend(tables, self.missing(tables, num_tokens))
+
+    def extend(self, tables: BlockTables, counts: Sequence[int]) -> bool:
+        """Append so many blocks to each table; False (and nothing changes) if blocks are short."""
         if not any(counts):
             return True
         if not self.fits(counts):
@@ -82,10 +127,20 @@ class KvSpace:
 
     def shrink(self, tables: BlockTables, num_tokens: int) -> None:
         """Give back the blocks behind those that hold the first ``num_tokens`` tokens."""
-        for group, pool, table in zip(self._groups, self._pools, tables, strict=True):
-            keep = -(-num_tokens // group.block_size)
-            pool.release(reversed(table[keep:]))
+        for layout, pool, table in zip(self._layouts, self._pools, tables, strict=True):
+            keep = layout.blocks(num_tokens)
+            pool.release(block for block in reversed(table[keep:]) if block != NO_BLOCK)
             del table[keep:]
+
+    def slide(self, tables: BlockTables, num_computed: int, *, reserved_tokens: int = 0) -> None:
+        """Give back the blocks that no token from position ``num_computed`` on reads. As long as a table is shorter
+        than ``reserved_tokens`` they are not given back but become the next blocks of the same table."""
+        for index in self._windows:
+            layout, table = self._layouts[index], tables[index]
+            passed = _take_passed(table, layout.first(num_computed))
+            again = max(0, min(len(passed), layout.blocks(reserved_tokens) - len(table)))
+            table.extend(passed[:again])
+            self._pools[index].release(passed[again:])
 
     def balances(self) -> tuple[PoolBalance, ...]:
         """Where the blocks are, per group."""
@@ -95,3 +150,28 @@ class KvSpace:
         """Count every block of every group anew; AssertionError names what is off."""
         for pool in self._pools:
             pool.verify()
+
+    def verify_tables(self, tables: BlockTables, num_computed: int) -> None:
+        """AssertionError unless the tables hold the computed tokens, and exactly the blocks behind the windows are
+        given back."""
+        assert not any(self.missing(tables, num_computed)), f"not the blocks for {num_computed} computed tokens"
+        for group, (layout, table) in enumerate(zip(self._layouts, tables, strict=True)):
+            first = layout.first(num_computed)
+            assert all(block == NO_BLOCK for block in table[:first]), f"group {group} keeps blocks nobody reads"
+            assert all(block != NO_BLOCK for block in table[first:]), f"group {group} lacks blocks that are read"
+
+
+def _held(layout: BlockLayout, table: Sequence[BlockId], num_computed: int) -> int:
+    return len(table) - min(len(table), layout.first(num_computed))
+
+
+def _take_passed(table: list[BlockId], first: int) -> list[BlockId]:
+    """Make the entries before ``first`` NO_BLOCK and return the blocks that were there, in order. Entries before them
+    are NO_BLOCK already, so the work is in what passed, not in the length of the table."""
+    begin = min(first, len(table))
+    end = begin
+    while begin > 0 and table[begin - 1] != NO_BLOCK:
+        begin -= 1
+    passed = table[begin:end]
+    table[begin:end] = [NO_BLOCK] * len(passed)
+    return passed
