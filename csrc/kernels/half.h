@@ -6,20 +6,15 @@
 
 namespace tidemill {
 
-// IEEE binary16 to float, exact. Does not depend on the denormal mode.
+// IEEE binary16 to float, exact (a signalling NaN stays one until it is used). No branches, so that loops over it
+// become vector code; does not depend on the denormal mode.
 static inline float half_to_float(std::uint16_t half) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
-  const std::uint32_t exponent = (half >> 10) & 0x1fu;
-  const std::uint32_t mantissa = half & 0x3ffu;
-  std::uint32_t magnitude;
-  if (exponent == 0) {
-    magnitude = std::bit_cast<std::uint32_t>(static_cast<float>(mantissa) * 0x1p-24f);
-  } else if (exponent == 31) {
-    magnitude = 0x7f800000u | mantissa << 13 | (mantissa != 0 ? 0x400000u : 0u);  // NaNs become quiet
-  } else {
-    magnitude = (exponent + 112) << 23 | mantissa << 13;
-  }
-  return std::bit_cast<float>(sign | magnitude);
+  constexpr std::uint32_t kBias = (127 - 15) << 23;
+  const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fff) << 13;
+  const std::uint32_t normal = magnitude + kBias + (magnitude >= 0x1fu << 23 ? kBias : 0u);
+  const float subnormal = static_cast<float>(static_cast<std::int32_t>(half & 0x3ff)) * 0x1p-24f;
+  const std::uint32_t bits = magnitude < 1u << 23 ? std::bit_cast<std::uint32_t>(subnormal) : normal;
+  return std::bit_cast<float>(bits | static_cast<std::uint32_t>(half & 0x8000) << 16);
 }
 
 static inline float load_half(const std::uint8_t* bytes) {

@@ -1,8 +1,8 @@
 // Linear kernels in plain C++: any processor, and the plainest form of what the vector versions do.
+#include <bit>
 #include <cmath>
 #include <cstring>
 
-#include "kernels/half.h"
 #include "kernels/linear_impl.h"
 
 namespace tidemill {
@@ -18,29 +18,101 @@ inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
-template <Layout L>
-constexpr int kCodesOffset = L == Layout::kQ4Affine ? 64 : 32;
+// Eight 16-bit lanes: SSE2 or NEON, whatever the target has (a vector extension of GCC and Clang).
+typedef std::int16_t Lanes __attribute__((vector_size(16)));
+typedef std::int32_t WideLanes __attribute__((vector_size(32)));
+typedef std::int32_t Words __attribute__((vector_size(16)));
+typedef float Floats __attribute__((vector_size(16)));
+typedef std::uint8_t Bytes __attribute__((vector_size(8)));
+typedef std::int8_t SignedBytes __attribute__((vector_size(8)));
 
-// The codes of one group of a tile as [32 k][16 outputs].
+constexpr int kQuads = kGroup / 4;
+constexpr int kQuadLanes = 4 * kTileColumns / 8;  // vectors for one quad of 16 columns; lane 4c + j of them is k = j
+
+// The codes of one group of a tile, widened, in the order of the tile.
+struct alignas(64) Codes {
+  Lanes quads[kQuads][kQuadLanes];
+
+  std::int16_t at(int k, int column) const { return quads[k / 4][column / 2][column % 2 * 4 + k % 4]; }
+};
+
 template <Layout L>
-void unpack_codes(const std::uint8_t* w, std::int16_t* codes) {
-  const std::uint8_t* bytes = w + kCodesOffset<L>;
-  for (int c = 0; c < kTileColumns; ++c) {
-    for (int k = 0; k < kGroup; ++k) {
-      int code;
-      if constexpr (L == Layout::kQ8) {
-        code = static_cast<std::int8_t>(bytes[64 * (k / 4) + 4 * c + k % 4]);
-      } else {
-        const int byte = bytes[128 * (c / 8) + 32 * (k / 8) + 4 * (c % 8) + k % 4];
-        code = k % 8 < 4 ? byte & 15 : byte >> 4;
+void unpack_codes(const std::uint8_t* w, Codes& codes) {
+  const std::uint8_t* next = w + (L == Layout::kQ4Affine ? 64 : 32);
+  if constexpr (L == Layout::kQ8) {
+    for (auto& quad : codes.quads) {
+      for (Lanes& lanes : quad) {
+        SignedBytes bytes;
+        std::memcpy(&bytes, next, 8);
+        lanes = __builtin_convertvector(bytes, Lanes);
+        next += 8;
       }
-      codes[k * kTileColumns + c] = static_cast<std::int16_t>(code);
+    }
+  } else {
+    for (int half = 0; half < 2; ++half) {
+      for (int v = 0; v < 4; ++v) {
+        for (int i = 0; i < 4; ++i, next += 8) {
+          Bytes bytes;
+          std::memcpy(&bytes, next, 8);
+          const Lanes lanes = __builtin_convertvector(bytes, Lanes);
+          codes.quads[2 * v][4 * half + i] = lanes & 15;
+          codes.quads[2 * v + 1][4 * half + i] = lanes >> 4;
+        }
+      }
     }
   }
 }
 
+// One row's group of activations in the same order: each quad twice, because one vector serves two columns.
+template <int S>
+void repeat_quads(const std::int8_t* x, Lanes* out) {
+  for (int q = 0; q < kQuads; ++q) {
+    std::int32_t quad;
+    std::memcpy(&quad, x + 4 * q * S, 4);
+    const std::int32_t twice[2] = {quad, quad};
+    SignedBytes bytes;
+    std::memcpy(&bytes, twice, 8);
+    out[q] = __builtin_convertvector(bytes, Lanes);
+  }
+}
+
+// sum[c] = sum over k of codes * activations.
+template <Layout L>
+void multiply_codes(const Codes& codes, const Lanes* x, std::int32_t* sum) {
+  for (int i = 0; i < kQuadLanes; ++i) {
+    WideLanes total = {};
+    if constexpr (L == Layout::kQ8) {
+      TIDEMILL_UNROLL
+      for (int q = 0; q < kQuads; q += 2) {  // two products of at most 128 * 127 fit 16 bits
+        const Lanes pair = codes.quads[q][i] * x[q] + codes.quads[q + 1][i] * x[q + 1];
+        total += __builtin_convertvector(pair, WideLanes);
+      }
+    } else {
+      Lanes narrow = {};
+      TIDEMILL_UNROLL
+      for (int q = 0; q < kQuads; ++q) narrow += codes.quads[q][i] * x[q];  // 8 products of at most 15 * 127 fit
+      total = __builtin_convertvector(narrow, WideLanes);
+    }
+    sum[2 * i] = total[0] + total[1] + total[2] + total[3];
+    sum[2 * i + 1] = total[4] + total[5] + total[6] + total[7];
+  }
+}
+
+// 16 halves as floats: half_to_float (half.h), four lanes at a time.
 void load_halves(const std::uint8_t* bytes, float* out) {
-  for (int c = 0; c < kTileColumns; ++c) out[c] = load_half(bytes + 2 * c);
+  constexpr std::int32_t kBias = (127 - 15) << 23;
+  std::uint16_t halves[kTileColumns];
+  std::memcpy(halves, bytes, sizeof halves);
+  for (int i = 0; i < kTileColumns; i += 4) {
+    const Words bits = {halves[i], halves[i + 1], halves[i + 2], halves[i + 3]};
+    const Words magnitude = (bits & 0x7fff) << 13;
+    const Words infinite = magnitude >= (0x1f << 23);
+    const Words tiny = magnitude < (1 << 23);
+    const Words normal = magnitude + kBias + (infinite & kBias);
+    const Floats subnormal = __builtin_convertvector(bits & 0x3ff, Floats) * 0x1p-24f;
+    const Words value = (tiny & (Words)subnormal) | (~tiny & normal) | ((bits & 0x8000) << 16);
+    std::memcpy(out + i, &value, sizeof value);
+  }
 }
 
 // d and m of one group; m is what the sum of the activations is multiplied with (not used by kQ8).
@@ -82,17 +154,16 @@ struct Portable {
                              float* acc) {
     std::memset(acc, 0, sizeof(float) * R * kTileColumns);
     for (std::int32_t g = 0; g < groups; ++g, w += kChunkBytes<L>, x += kGroup * S, scales += 2 * S) {
-      alignas(64) std::int16_t codes[kGroup * kTileColumns];
+      Codes codes;
       float d[kTileColumns];
       float m[kTileColumns];
       unpack_codes<L>(w, codes);
       load_scales<L>(w, d, m);
       for (int r = 0; r < R; ++r) {
-        std::int32_t sum[kTileColumns] = {};
-        for (int k = 0; k < kGroup; ++k) {
-          const std::int16_t value = x[4 * (k / 4 * S + r) + k % 4];
-          for (int c = 0; c < kTileColumns; ++c) sum[c] += codes[k * kTileColumns + c] * value;
-        }
+        std::int32_t sum[kTileColumns];
+        Lanes quads[kQuads];
+        repeat_quads<S>(x + 4 * r, quads);
+        multiply_codes<L>(codes, quads, sum);
         float* total = acc + r * kTileColumns;
         for (int c = 0; c < kTileColumns; ++c) {
           total[c] = std::fma(static_cast<float>(sum[c]), d[c] * scales[r], total[c]);
@@ -105,7 +176,7 @@ struct Portable {
   template <Layout L>
   static void expand(const std::uint8_t* w, std::int32_t count, float* buffer) {
     if constexpr (L == Layout::kF16) {
-      for (std::int32_t i = 0; i < count * kTileColumns; ++i) buffer[i] = load_half(w + 2 * i);
+      for (std::int32_t k = 0; k < count; ++k) load_halves(w + 32 * k, buffer + kTileColumns * k);
     } else if constexpr (L == Layout::kBF16) {
       for (std::int32_t i = 0; i < count * kTileColumns; ++i) {
         std::uint16_t half;
@@ -119,17 +190,18 @@ struct Portable {
 
   template <Layout L>
   static void expand_codes(const std::uint8_t* w, float* buffer) {
-    alignas(64) std::int16_t codes[kGroup * kTileColumns];
+    Codes codes;
     float d[kTileColumns];
     float m[kTileColumns];
     unpack_codes<L>(w, codes);
     load_scales<L>(w, d, m);
-    for (int i = 0; i < kGroup * kTileColumns; ++i) {
-      const int c = i % kTileColumns;
-      const auto code = static_cast<float>(codes[i]);
-      if constexpr (L == Layout::kQ4Symmetric) buffer[i] = (code - 8.0f) * d[c];
-      if constexpr (L == Layout::kQ4Affine) buffer[i] = code * d[c] + m[c];  // the product is exact: rounds once
-      if constexpr (L == Layout::kQ8) buffer[i] = code * d[c];
+    for (int k = 0; k < kGroup; ++k, buffer += kTileColumns) {
+      for (int c = 0; c < kTileColumns; ++c) {
+        const auto code = static_cast<float>(codes.at(k, c));
+        if constexpr (L == Layout::kQ4Symmetric) buffer[c] = (code - 8.0f) * d[c];
+        if constexpr (L == Layout::kQ4Affine) buffer[c] = code * d[c] + m[c];  // the product is exact: rounds once
+        if constexpr (L == Layout::kQ8) buffer[c] = code * d[c];
+      }
     }
   }
 

@@ -231,6 +231,24 @@ void a_broken_row_stays_alone(const LinearKernels& kernels, FileFormat format, b
   }
 }
 
+// Scales are f16: every half of them, subnormal and infinite included, times one.
+void every_half_multiplies_right(const LinearKernels& kernels) {
+  FileWeight w{FileFormat::kF16, 65536, 1, std::vector<std::uint8_t>(131072), {}, {}, {}, {}};
+  for (std::uint32_t i = 0; i < 65536; ++i) {
+    w.bytes[2 * i] = static_cast<std::uint8_t>(i);
+    w.bytes[2 * i + 1] = static_cast<std::uint8_t>(i >> 8);
+  }
+  const Packed packed = pack(w);
+  for (const int rows : {1, 5}) {  // read in place, and expanded
+    const std::vector<float> x(static_cast<std::size_t>(rows), 1.0f);
+    const std::vector<float> out = product(kernels, packed, false, x.data(), rows);
+    for (std::uint32_t i = 0; i < 65536; ++i) {
+      const float expected = half_value(static_cast<std::uint16_t>(i));
+      CHECK_CASE(std::isnan(expected) ? std::isnan(out[i]) : out[i] == expected, "%s half %04x", kernels.isa, i);
+    }
+  }
+}
+
 void instruction_sets_agree(FileFormat format) {
   const FileWeight w = random_weight(format, 33, 576, 27);
   const Packed packed = pack(w);
@@ -246,6 +264,7 @@ int main() {
   for (const LinearKernels* kernels : available_kernels()) {
     every_format_and_size_is_right(*kernels);
     extremes_do_not_saturate(*kernels);
+    every_half_multiplies_right(*kernels);
     for (const FileFormat format : kFormats) {
       for (const bool fast : {false, true}) {
         if (fast && !is_quantized(format)) continue;
