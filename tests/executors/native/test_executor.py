@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -182,19 +184,33 @@ def test_closing_twice_and_with_a_step_in_flight() -> None:
 
 
 def test_steps_leave_the_interpreter_free() -> None:
-    """While a step runs, Python code goes on: submit returns before the step's time has passed."""
-    import time
-
+    """submit returns before the step is computed, and another thread goes on while collect waits for it."""
     executor = Rig(model=tiny_model(num_hidden_layers=8), num_blocks=64).make_executor()
     tokens = np.random.default_rng(0).integers(0, VOCAB, 900).tolist()
     plan = step(plan_row(tokens, blocks=range(57), outputs=1))
-    executor.submit(plan)
-    executor.collect()
-    begin = time.perf_counter()
-    executor.submit(plan)
-    submitted = time.perf_counter() - begin
-    result = executor.collect()
-    whole = time.perf_counter() - begin
-    assert submitted < whole / 2
-    assert 0 < result.seconds <= whole
+    stamps: list[float] = []
+    done = threading.Event()
+
+    def stamp() -> None:
+        while not done.wait(0.001):
+            stamps.append(time.perf_counter())
+
+    other = threading.Thread(target=stamp)
+    other.start()
+    early = beside = False
+    for _ in range(10):  # one good attempt is proof; a busy machine can spoil some
+        begin = time.perf_counter()
+        executor.submit(plan)
+        submitted = time.perf_counter()
+        result = executor.collect()
+        end = time.perf_counter()
+        assert 0 < result.seconds <= end - begin
+        early |= submitted - begin < (end - begin) / 2
+        beside |= any(submitted + (end - submitted) / 4 < at < end - (end - submitted) / 4 for at in stamps)
+        if early and beside:
+            break
+    done.set()
+    other.join()
     executor.close()
+    assert early
+    assert beside
