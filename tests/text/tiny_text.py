@@ -44,3 +44,28 @@ def space_marking_source(*, prefix: bool) -> TextSource:
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends])
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return TextSource(tokenizer_json=backend.to_str().encode(), special_tokens={"bos_token": "<s>"}, where="sp")
+
+
+def sentencepiece_vocabulary(family: str, **changes: Any) -> GgufVocabulary:
+    """A trained one: ``llama2`` puts a space before the text, ``gemma`` does not and has runs of spaces as tokens."""
+    arrays = golden("tiny_sentencepiece.json")[family]["vocabulary"]
+    roles = {"bos_id": 1, "eos_id": 2, "unk_id": 0, "add_space_prefix": family == "llama2"}
+    return GgufVocabulary(**{"model": "llama", "pre": "default", "merges": (), **roles, **arrays, **changes})
+
+
+def sentencepiece_source(family: str, **changes: Any) -> TextSource:
+    return TextSource(gguf=sentencepiece_vocabulary(family, **changes), where="sp.gguf")
+
+
+def sentencepiece_json_source(family: str, **parts: Any) -> TextSource:
+    """The same as tokenizer.json. ``parts``: fields of it to replace."""
+    content = json.loads((GOLDEN / f"tiny_{family}_tokenizer.json").read_text())
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return TextSource(tokenizer_json=json.dumps(content | parts).encode(), special_tokens=special, where="sp")
+
+
+def wordpiece_vocabulary(family: str, **changes: Any) -> GgufVocabulary:
+    """A trained one, ``cased`` or ``uncased``."""
+    arrays = golden("tiny_wordpiece.json")[family]["vocabulary"]
+    given = {"model": "bert", "pre": "", "merges": (), "bos_id": 2, "unk_id": 1, "sep_id": 3, "pad_id": 0, **arrays}
+    return GgufVocabulary(**{**given, **changes})

@@ -1,111 +1,33 @@
 """Records what transformers and llama.cpp make of the texts below; run with an interpreter that has both.
 
     python tests/golden/text/make_golden.py [PATH OF SmolLM2-135M-Instruct.Q4_1.gguf]
+        [--gemma3 PATH OF gemma-3-270m-q4_k_m.gguf] [--minilm FOLDER OF all-MiniLM-L6-v2]
 
 Writes, next to itself:
 - ``tiny_tokenizer.json``   a byte-level BPE tokenizer trained here. It is trained on whole lines, so that its merges
                             cross words, digits and signs, and every cutting rule gives other ids;
 - ``tiny_gguf.json``        the same vocabulary as GGUF metadata has it;
 - ``tiny_ids.json``         ids of texts and chats with it, by transformers, and by llama.cpp per rule;
+- ``tiny_sentencepiece.json`` and what ``make_sentencepiece.py`` names;
+- ``tiny_wordpiece.json``   WordPiece vocabularies trained here, as GGUF metadata has them, and ids with them;
+- ``gemma3_ids.json``, ``minilm_ids.json``   ids with the real vocabularies (only if their paths are given);
 - ``smollm2_ids.json``      ids of texts and chats with SmolLM2's own vocabulary (only if the path is given).
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 
+from make_sentencepiece import make_gemma3, make_sentencepiece
+from make_wordpiece import make_minilm, make_wordpiece
+from texts import COMPOSED, RULE_TEXTS, SMOLLM2_CHATS, TEXTS, TINY_CHATS, TINY_TEMPLATES, TYPED, USER_DEFINED
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from vocabularies import ids_by_llama_cpp
 
 HERE = Path(__file__).parent
-
-TEXTS = [
-    "",
-    " ",
-    "Hello",
-    " Hello",
-    "Hello, world! How are you today?",
-    "The quick brown fox jumps over the lazy dog.",
-    "I'm sure they've said we'll, you'd, it's, DON'T, I'LL",
-    "1",
-    "12",
-    "1234567890",
-    "on 2024-03-22 at 13:37, 3.14159 times 1,000,000",
-    "a  1234   5",
-    "x=1;y=22;z=333",
-    "½ Ⅷ ² ١٢٣ १२३ 一二三",
-    "  leading and trailing  ",
-    "\n",
-    "\n\n\nnew lines\n\n",
-    "\r\nWindows\r\nlines\r\n",
-    "\ttabs\t\there",
-    "words   \n  \n   and spaces before a newline   \n",
-    'def f(x: int) -> str:\n    return f"{x!r}"  # comment\n\n\nclass A:\n\tpass\n',
-    "for (int i = 0; i < n; ++i) { a[i] += b[i] * 2; }",
-    '{"key": [1, 2.5, null, true], "other": "va\\"lue"}',
-    "https://example.com/path?query=1&other=%20#fragment",
-    "C++ & C# <b>bold</b> $100 ^_^ ~|~ `tick` @user #tag",
-    "...!!!???---===>>>",
-    "don't-stop_me.now/please\\thanks",
-    "你好，世界！今天天气怎么样？",
-    "日本語のテキストとカタカナ、ひらがな。",
-    "한국어 문장입니다.",
-    "中文 and English 混合 text 123 汉字",
-    "Привет, мир! Ёлка",
-    "مرحبا بالعالم، كيف حالك؟",
-    "שלום עולם",
-    "नमस्ते दुनिया",
-    "สวัสดีชาวโลก",
-    "😀 😃👍🏽 👨‍👩‍👧‍👦 🇩🇪",
-    "naïve café Zürich Ærø ŒUVRE ß",
-    "∑∫√π ≤ ≥ ≠ → ⇒ ∀x∈ℝ",
-    "zero\u200bwidth\u200dand\u00a0nbsp\u2003em\u3000ideographic",
-    "control \x00\x01\x1f\x7f characters",
-    "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft",
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-    " " * 37 + "x" + " " * 3,
-    "mixedCASEWords ALLCAPS snake_case kebab-case",
-    "'s 't 're 'S 'T",
-    "“curly” ‘quotes’ – dashes — … ellipsis",
-    "\ufeffbyte order mark",
-    "private \ue000 and \U0010fffd last",
-    "Ω≈ç√∫˜µ≤≥÷ åß∂ƒ©˙∆˚¬…æ",
-]
-COMPOSED = ["e\u0301 a\u030a n\u0303 \u1112\u1161\u11ab", "cafe\u0301 123", "\u212b \u2126"]
-TYPED = ["<|im_start|>", "a<|im_end|>b", "<|im_start|>user\nhi<|im_end|>\n", " <|im_end|> <|im_end|><|im_start|>"]
-USER_DEFINED = ["<think>", "x <think> y</think>", "<|im_start|><think>\n"]
-
-SMOLLM2_CHATS = [
-    [{"role": "user", "content": "Hi"}],
-    [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "What is 12 + 34?"}],
-    [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Hello! How can I help?"},
-        {"role": "user", "content": "Tell me about tides."},
-    ],
-    [{"role": "user", "content": "  leading and trailing  "}],
-    [{"role": "user", "content": "\n\nnewlines\n\n"}],
-    [{"role": "user", "content": ""}],
-    [{"role": "user", "content": " "}],
-    [{"role": "user", "content": "😀👨‍👩‍👧‍👦 emoji"}],
-    [{"role": "user", "content": "你好，世界！123"}],
-    [{"role": "user", "content": "مرحبا بالعالم"}],
-    [{"role": "user", "content": "def f():\n    return '<b>&amp;</b>'\n"}],
-    [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}],
-    [{"role": "assistant", "content": "I speak first."}],
-    [{"role": "system", "content": "only system"}],
-    [{"role": "user", "content": "a"}, {"role": "system", "content": "mid"}, {"role": "user", "content": "b"}],
-]
-
-TINY_TEMPLATES = {
-    "with_bos": "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-    "without_bos": "{% for m in messages %}\n    {%- if not loop.last %}\n{{ m['role'] | upper }}: {{ m['content'] }}\n"
-    "    {%- else %}\n{{ m['content'] }}<|im_end|>\n    {%- endif %}\n{% endfor %}{{ messages | tojson }}",
-}
-TINY_CHATS = SMOLLM2_CHATS[:12]
 
 # Names for which llama.cpp has the rule of the models' own tokenizer.json (its "default" is another rule). It never
 # composes characters, so texts with combining marks are left to transformers.
@@ -125,6 +47,20 @@ LLAMA_CPP_RULES = [
     "stablelm2",
     "deepseek-coder",
     "deepseek-v3",
+    "deepseek-llm",
+    "falcon",
+    "falcon3",
+    "lfm2",
+    "qwen35",
+    "codeshell",
+    "jais",
+    "granite-docling",
+    "chatglm-bpe",
+    "glm4",
+    "gpt-4o",
+    "llama4",
+    "tekken",
+    "seed-coder",
 ]
 
 SPECIALS = ["<|begin|>", "<|im_start|>", "<|im_end|>"]
@@ -167,31 +103,8 @@ def gguf_vocabulary(tokenizer: Tokenizer) -> dict[str, list]:
 
 
 def by_llama_cpp(vocabulary: dict[str, list], pre: str, texts: list[str]) -> list[list[int]]:
-    import gguf
-    import llama_cpp
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/tiny.gguf"
-        writer = gguf.GGUFWriter(path, "llama")
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(pre)
-        writer.add_token_list(vocabulary["tokens"])
-        writer.add_token_types(vocabulary["token_types"])
-        writer.add_token_merges(vocabulary["merges"])
-        writer.add_bos_token_id(0)
-        writer.add_eos_token_id(2)
-        writer.add_context_length(512)
-        writer.add_embedding_length(64)
-        writer.add_block_count(1)
-        writer.add_feed_forward_length(64)
-        writer.add_head_count(1)
-        writer.add_layer_norm_rms_eps(1e-5)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        model = llama_cpp.Llama(path, vocab_only=True, verbose=False)
-        return [model.tokenize(text.encode(), add_bos=False, special=False) for text in texts]
+    fields = {"tokenizer_model": "gpt2", "tokenizer_pre": pre, "bos_token_id": 0, "eos_token_id": 2}
+    return ids_by_llama_cpp(vocabulary, texts, **fields)
 
 
 def by_transformers(tokenizer: object, texts: list[str]) -> list[list[int]]:
@@ -250,8 +163,8 @@ def make_tiny() -> None:
             "ids": by_transformers(reference, plain),
             "markup": TYPED + USER_DEFINED,
             "markup_ids": by_transformers(reference, TYPED + USER_DEFINED),
-            "rule_texts": TEXTS,
-            "rules_llama_cpp": {pre: by_llama_cpp(vocabulary, pre, TEXTS) for pre in LLAMA_CPP_RULES},
+            "rule_texts": TEXTS + RULE_TEXTS,
+            "rules_llama_cpp": {pre: by_llama_cpp(vocabulary, pre, TEXTS + RULE_TEXTS) for pre in LLAMA_CPP_RULES},
             "typed": TYPED,
             "typed_llama_cpp": by_llama_cpp(vocabulary, "smollm", TYPED),
             "rules_transformers": {
@@ -302,6 +215,17 @@ def write(name: str, content: object) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("smollm2", type=Path, nargs="?")
+    parser.add_argument("--gemma3", type=Path)
+    parser.add_argument("--minilm", type=Path)
+    chosen = parser.parse_args()
     make_tiny()
-    if len(sys.argv) > 1:
-        make_smollm2(Path(sys.argv[1]))
+    write("tiny_sentencepiece.json", make_sentencepiece())
+    write("tiny_wordpiece.json", make_wordpiece())
+    if chosen.smollm2:
+        make_smollm2(chosen.smollm2)
+    if chosen.gemma3:
+        write("gemma3_ids.json", make_gemma3(chosen.gemma3))
+    if chosen.minilm:
+        write("minilm_ids.json", make_minilm(chosen.minilm))
