@@ -30,6 +30,7 @@ __all__ = [
     "Rows",
     "Scale",
     "SelectRows",
+    "SoftCap",
     "TensorSpec",
     "Value",
     "ValueId",
@@ -71,6 +72,8 @@ class KvGroup:
     """How many attention layers write KV in this group; their nodes have layer 0 .. layers - 1."""
     kv_heads: int
     head_dim: int
+    window: int | None = None
+    """Tokens that its layers look back on, the current one included; None: all. Older blocks can be given back."""
 
     def bytes_per_token(self, element_bytes: int) -> int:
         """KV bytes of one token over the group's layers: 2 (K and V) x layers x KV heads x head size x element size."""
@@ -98,12 +101,16 @@ class Embed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RmsNorm:
-    """out = x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich, arXiv:1910.07467). Weight [width]. -> [T, width]"""
+    """out = x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich, arXiv:1910.07467). Weight [width]. -> [T, width]
+
+    With heads > 1 each head of width / heads values is normed by itself, with the same weight [width / heads].
+    """
 
     x: Value
     weight: str
     eps: float
     out: Value
+    heads: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,18 +162,23 @@ class Attention:
     """Index within the group."""
     out: Value
     rope: RopeSpec | None = None
+    window: int | None = None
+    """The token at position p attends to positions max(0, p - window + 1) .. p; None: 0 .. p."""
+    soft_cap: float | None = None
+    """Scores become cap * tanh(score / cap), after the scale and before the mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glu:
-    """out = activation(gate) * up. [T, width] each -> [T, width]. silu(x) = x / (1 + exp(-x)).
+    """out = activation(gate) * up. [T, width] each -> [T, width]. silu(x) = x / (1 + exp(-x));
+    gelu_tanh(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) (Hendrycks & Gimpel, arXiv:1606.08415).
 
     Fused form: ``gate`` is the merged [T, 2 * width] value (gate | up) and ``up`` is None.
     """
 
     gate: Value
     up: Value | None
-    activation: Literal["silu"]
+    activation: Literal["silu", "gelu_tanh"]
     out: Value
 
 
@@ -189,6 +201,15 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SoftCap:
+    """out = cap * tanh(x / cap)."""
+
+    x: Value
+    cap: float
+    out: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SelectRows:
     """Keep the rows whose positions are drawn from. [T, width] -> [R, width]"""
 
@@ -196,7 +217,7 @@ class SelectRows:
     out: Value
 
 
-Node = Embed | RmsNorm | Linear | Rope | Attention | Glu | Add | Scale | SelectRows
+Node = Embed | RmsNorm | Linear | Rope | Attention | Glu | Add | Scale | SoftCap | SelectRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
