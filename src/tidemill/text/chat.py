@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidemill.core.errors import TemplateRejected
 from tidemill.core.requests import Message
 from tidemill.text.chat_template import ChatTemplate
 from tidemill.text.messages import normalise_messages
 from tidemill.text.source import TextSource
 from tidemill.text.special_marks import SpecialMarker
 from tidemill.text.tokenizer import Tokenizer
+from tidemill.text.turns import merge_turns
 
 __all__ = ["ChatEncoder", "build_chat_encoder"]
 
@@ -21,9 +23,14 @@ class ChatEncoder:
     BOS is what the template prints: none is added, so there are never two.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, *, merge_turns: bool = False) -> None:
+        """``merge_turns``: messages that the template refuses are tried once more as ``merge_turns`` makes them.
+
+        Off, a refusal is the answer: what the model reads is what the caller wrote.
+        """
         self._tokenizer = tokenizer
         self._template = template
+        self._merge_turns = merge_turns
         self._marker = SpecialMarker(tokenizer.special_texts)
 
     @property
@@ -44,14 +51,27 @@ class ChatEncoder:
         Raises InvalidRequest for malformed messages or a model without template, TemplateRejected as ``render`` does.
         """
         values, marks = self._marker.protect(normalise_messages(messages), list(tools or []), dict(options or {}))
-        text = self._template.render(values[0], tools=values[1], options=values[2])
+        text = self._rendered(values[0], tools=values[1], options=values[2])
         return self._tokenizer.encode_markup(text, marks=marks)
 
+    def _rendered(
+        self, messages: list[dict[str, Any]], *, tools: list[Mapping[str, Any]], options: dict[str, Any]
+    ) -> str:
+        try:
+            return self._template.render(messages, tools=tools, options=options)
+        except TemplateRejected as refusal:
+            if not self._merge_turns or (merged := merge_turns(messages)) == messages:
+                raise
+            try:
+                return self._template.render(merged, tools=tools, options=options)
+            except TemplateRejected:
+                raise refusal from None  # of the caller's own messages
 
-def build_chat_encoder(source: TextSource, tokenizer: Tokenizer) -> ChatEncoder:
+
+def build_chat_encoder(source: TextSource, tokenizer: Tokenizer, *, merge_turns: bool = False) -> ChatEncoder:
     """The chat encoder of a model; never fails for a bad or absent template (see ``ChatEncoder.problem``)."""
     template = ChatTemplate(source.chat_templates, special_tokens=_special_tokens(source))
-    return ChatEncoder(tokenizer, template)
+    return ChatEncoder(tokenizer, template, merge_turns=merge_turns)
 
 
 def _special_tokens(source: TextSource) -> dict[str, str]:
