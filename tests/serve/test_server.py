@@ -181,7 +181,12 @@ def test_ready_lines():
     words = shlex.split(lines[1])
     assert words[3] == "http://[::1]:9/v1/completions"
     assert words[words.index("-H", 6) + 1] == "Authorization: Bearer $TIDEMILL_API_KEY"
-    assert json.loads(words[-1]) == {"model": "it's", "prompt": "The tide comes", "stream": True}
+    assert json.loads(words[-1]) == {
+        "model": "it's",
+        "prompt": "The tide comes",
+        "temperature": 0,
+        "stream": True,
+    }
 
 
 @pytest.mark.parametrize(
