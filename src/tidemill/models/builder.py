@@ -96,6 +96,12 @@ class GraphBuilder:
             if isinstance(node, Attention):
                 names.setdefault(node.group, []).append(node)
         return tuple(
-            KvGroup(name=name, layers=len(nodes), kv_heads=nodes[0].kv_heads, head_dim=nodes[0].head_dim)
+            KvGroup(
+                name=name,
+                layers=len(nodes),
+                kv_heads=nodes[0].kv_heads,
+                head_dim=nodes[0].head_dim,
+                window=nodes[0].window,
+            )
             for name, nodes in names.items()
         )

@@ -8,19 +8,31 @@ import numpy as np
 import pytest
 
 from tidemill.executors.reference.attention import attend
-from tidemill.executors.reference.operations import rms_norm, rope, silu
+from tidemill.executors.reference.operations import ACTIVATIONS, rms_norm, rope, soft_cap
 from tidemill.graph.graph import RopeSpec
 
 
-def by_definition(q: np.ndarray, k: np.ndarray, v: np.ndarray, start: int, scale: float) -> np.ndarray:
+def by_definition(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    start: int,
+    scale: float,
+    *,
+    window: int = 10**6,
+    cap: float | None = None,
+) -> np.ndarray:
     tokens, heads, _ = q.shape
     group = heads // k.shape[1]
     out = np.zeros_like(q)
     for t in range(tokens):
+        seen = range(max(0, start + t + 1 - window), start + t + 1)
         for h in range(heads):
-            scores = [scale * sum(q[t, h] * k[p, h // group]) for p in range(start + t + 1)]
+            scores = [scale * sum(q[t, h] * k[p, h // group]) for p in seen]
+            if cap is not None:
+                scores = [cap * math.tanh(score / cap) for score in scores]
             weights = [math.exp(score - max(scores)) for score in scores]
-            for p, weight in enumerate(weights):
+            for p, weight in zip(seen, weights, strict=True):
                 out[t, h] += weight / sum(weights) * v[p, h // group]
     return out
 
@@ -40,12 +52,47 @@ def test_attention_by_definition(mode: str, tokens: int, start: int, shape: tupl
 
 
 @pytest.mark.parametrize("mode", ["tiled", "materialized"])
-def test_a_token_has_the_same_bits_whatever_its_chunk(mode: str) -> None:
+@pytest.mark.parametrize("window", [1, 5, 64, 65, 200])
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_window_and_soft_cap_by_definition(mode: str, window: int, cap: float | None) -> None:
+    """Tokens at 125..131: windows that begin within a tile, on its first position, and before all positions."""
+    rng = np.random.default_rng(0)
+    q = 3 * rng.standard_normal((7, 4, 8))
+    k, v = rng.standard_normal((2, 132, 2, 8))
+    first = max(0, 125 - window + 1)
+    out = attend(
+        q,
+        k[first:],
+        v[first:],
+        start=125,
+        first=first,
+        scale=0.5,
+        mode=mode,
+        window=window,
+        soft_cap=cap,  # type: ignore[arg-type]
+    )
+    np.testing.assert_allclose(out, by_definition(q, k, v, 125, 0.5, window=window, cap=cap), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["tiled", "materialized"])
+@pytest.mark.parametrize("window", [None, 50, 64])
+def test_a_token_has_the_same_bits_whatever_its_chunk(mode: str, window: int | None) -> None:
     rng = np.random.default_rng(0)
     q, k, v = rng.standard_normal((3, 150, 2, 16))
-    whole = attend(q, k, v, start=0, scale=0.25, mode=mode)  # type: ignore[arg-type]
+    whole = attend(q, k, v, start=0, scale=0.25, mode=mode, window=window)  # type: ignore[arg-type]
     for begin, end in ((0, 1), (63, 65), (100, 150)):
-        part = attend(q[begin:end], k[:end], v[:end], start=begin, scale=0.25, mode=mode)  # type: ignore[arg-type]
+        first = 0 if window is None else max(0, begin - window + 1)
+        seen = slice(first, end)
+        part = attend(
+            q[begin:end],
+            k[seen],
+            v[seen],
+            start=begin,
+            first=first,
+            scale=0.25,
+            mode=mode,
+            window=window,  # type: ignore[arg-type]
+        )
         np.testing.assert_array_equal(part, whole[begin:end])
 
 
@@ -81,4 +128,18 @@ def test_norm_and_silu() -> None:
     out = rms_norm(np.array([[3.0, 4.0]]), np.array([1.0, 2.0]), 0.0)
     np.testing.assert_allclose(out, [[3 / math.sqrt(12.5), 8 / math.sqrt(12.5)]])
     np.testing.assert_allclose(rms_norm(np.zeros((1, 2)), np.ones(2), 1e-5), [[0, 0]])
+    silu = ACTIVATIONS["silu"]
     np.testing.assert_allclose(silu(np.array([0.0, 1.0, -1e4, 1e4])), [0, 1 / (1 + math.exp(-1)), 0, 1e4])
+
+
+def test_a_norm_over_heads_takes_each_by_itself() -> None:
+    """Heads (3, 4) and (6, 8) differ by a factor that the norm takes away; both have the weight (1, 2)."""
+    out = rms_norm(np.array([[3.0, 4.0, 6.0, 8.0]]), np.array([1.0, 2.0]), 0.0, heads=2)
+    np.testing.assert_allclose(out, [[3 / math.sqrt(12.5), 8 / math.sqrt(12.5)] * 2])
+
+
+def test_gelu_and_soft_cap() -> None:
+    """gelu_tanh(1) = 0.841192, gelu_tanh(-1) = -0.158808; 30 tanh(60 / 30) = 28.920827."""
+    gelu = ACTIVATIONS["gelu_tanh"]
+    np.testing.assert_allclose(gelu(np.array([0.0, 1.0, -1.0, 50.0])), [0, 0.841192, -0.158808, 50], atol=1e-6)
+    np.testing.assert_allclose(soft_cap(np.array([60.0, 0.1]), 30.0), [28.920827, 0.0999996], atol=1e-6)

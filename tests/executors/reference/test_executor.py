@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from tests.support.model_folder import CONFIG
 from tidemill.core.clock import ManualClock
 from tidemill.core.errors import ModelLoadError
-from tidemill.core.step import PenaltyCounts, PlanRow, RowOptions, SequenceId, StepPlan
+from tidemill.core.step import NO_BLOCK, PenaltyCounts, PlanRow, RowOptions, SequenceId, StepPlan
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.reference import ReferenceExecutor
 from tidemill.graph.formats import WeightFormat, WeightTensor
+from tidemill.graph.graph import Attention
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.fields import Fields
 from tidemill.models.registry import build_graph
@@ -195,6 +197,37 @@ def test_pools_must_be_those_of_the_graph() -> None:
         executor.submit(plan(row([1], [0])))
     with pytest.raises(ValueError, match=r"pools for \['window'\], but the graph's KV groups are \['full'\]"):
         executor.allocate_kv([KvPoolSpec(group="window", num_blocks=1, block_size=16)])
+
+
+# --- windows ------------------------------------------------------------------------------------------------------
+
+
+def make_windowed(window: int) -> ReferenceExecutor:
+    (group,) = GRAPH.kv_groups
+    nodes = tuple(replace(node, window=window) if isinstance(node, Attention) else node for node in GRAPH.nodes)
+    graph = replace(GRAPH, nodes=nodes, kv_groups=(replace(group, window=window),))
+    executor = ReferenceExecutor(fuse(graph), WEIGHTS)
+    executor.allocate_kv([KvPoolSpec(group="full", num_blocks=NUM_BLOCKS, block_size=16)])
+    return executor
+
+
+def test_blocks_that_the_window_has_passed_are_not_read() -> None:
+    """A window of 20 at position 50 begins at 31, in block 1. Block 0 is given back and filled by somebody else. At
+    position 51 it begins at 32, so block 1 may go too; a window of 21 still needs it."""
+    tokens = prompt(52)
+    kept = make_windowed(20)
+    whole = kept.logits(plan(row(tokens, [0, 1, 2, 3], outputs=2)))[0]
+    executor = make_windowed(20)
+    executor.logits(plan(row(tokens[:50], [0, 1, 2, 3])))
+    executor.logits(plan(row(prompt(16, 9), [0])))
+    at_50 = executor.logits(plan(row(tokens[50:51], [NO_BLOCK, 1, 2, 3], start=50)))[0]
+    executor.logits(plan(row(prompt(16, 9), [1])))
+    at_51 = executor.logits(plan(row(tokens[51:], [NO_BLOCK, NO_BLOCK, 2, 3], start=51)))[0]
+    np.testing.assert_array_equal(np.concatenate([at_50, at_51]), whole)
+    with pytest.raises(ValueError, match="has a block outside its pool"):
+        make_windowed(21).submit(plan(row(tokens[51:], [NO_BLOCK, NO_BLOCK, 2, 3], start=51)))
+    with pytest.raises(ValueError, match="has a block outside its pool"):
+        make().submit(plan(row(tokens[51:], [NO_BLOCK, 1, 2, 3], start=51)))
 
 
 # --- plans that break the contract --------------------------------------------------------------------------------

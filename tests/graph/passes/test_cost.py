@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.model_folder import CONFIG
 from tidemill.graph.formats import WeightFormat
-from tidemill.graph.graph import Add, Graph, Scale, ValueId
+from tidemill.graph.graph import Add, Attention, Graph, Scale, ValueId
 from tidemill.graph.passes.cost import (
     RowShape,
     kv_bytes_per_token,
@@ -95,7 +95,7 @@ def test_a_decode_step(passes: str) -> None:
 def test_a_prompt_chunk_reads_each_position_once_and_looks_at_a_triangle() -> None:
     """5 tokens after 3: they look at 4 + 5 + 6 + 7 + 8 = 30 positions; no output, so no head."""
     row = RowShape(start=3, tokens=5, outputs=0)
-    assert row.attended == 30
+    assert row.attended() == 30
     graph = llama()
     cost = step_cost(graph, formats(graph), rows=[row], kv_element_bytes=4)
     assert cost.flops == 2 * 5 * 480 + 2 * 2 * 30 * 8
@@ -147,3 +147,33 @@ def test_a_value_read_twice_by_one_node_is_freed_once() -> None:
         Add(a=one, b=two, out=end),
     )
     assert workspace_bytes(replace(graph, nodes=nodes, logits=end), 0, 1) == 4 * 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("start", "tokens", "attended", "read"),
+    # A window of 4: position p looks at min(p + 1, 4) positions.
+    [(0, 3, 1 + 2 + 3, 3), (2, 4, 3 + 4 + 4 + 4, 6), (9, 1, 4, 4), (9, 5, 20, 8), (3, 1, 4, 4), (4, 1, 4, 4)],
+)
+def test_a_window_bounds_what_is_looked_at(start: int, tokens: int, attended: int, read: int) -> None:
+    row = RowShape(start=start, tokens=tokens)
+    assert (row.attended(4), row.positions_read(4)) == (attended, read)
+    assert row.attended(10**6) == row.attended()
+
+
+def test_each_group_is_read_as_far_as_its_window() -> None:
+    """One layer of two looks back on 4 tokens: at position 9 it reads 4, the other 10."""
+    graph = llama(num_hidden_layers=2)
+    (group,) = graph.kv_groups
+    local = replace(group, name="window", layers=1, window=4)
+    nodes = tuple(
+        replace(node, group="window", layer=0, window=4) if isinstance(node, Attention) and node.layer == 1 else node
+        for node in graph.nodes
+    )
+    mixed = replace(graph, nodes=nodes, kv_groups=(replace(group, layers=1), local))
+    plain, cost = (
+        step_cost(each, formats(graph), rows=[RowShape(start=9, tokens=1)], kv_element_bytes=2)
+        for each in (graph, mixed)
+    )
+    assert cost.kv_read_bytes == (10 + 4) * 2 * 4 * 2
+    assert cost.kv_write_bytes == plain.kv_write_bytes == 2 * 2 * 4 * 2
+    assert plain.flops - cost.flops == 2 * 2 * 6 * 8

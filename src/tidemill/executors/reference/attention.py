@@ -15,44 +15,67 @@ TILE = 64
 
 
 def attend(
-    q: Floats, k: Floats, v: Floats, *, start: int, scale: float, mode: Literal["tiled", "materialized"]
+    q: Floats,
+    k: Floats,
+    v: Floats,
+    *,
+    start: int,
+    scale: float,
+    mode: Literal["tiled", "materialized"],
+    first: int = 0,
+    window: int | None = None,
+    soft_cap: float | None = None,
 ) -> Floats:
     """Softmax attention. q [tokens, heads, head_dim] at positions start, start + 1, ...; k and v
-    [start + tokens, kv_heads, head_dim] -> [tokens, heads, head_dim]
+    [start + tokens - first, kv_heads, head_dim] at positions first, first + 1, ... -> [tokens, heads, head_dim]
 
-    Each token is computed by itself over positions 0..p, so that nothing depends on the chunk it came in.
+    Each token is computed by itself over positions 0..p, or the last ``window`` of them, so that nothing depends on
+    the chunk it came in.
     """
     tokens, heads, head_dim = q.shape
     kv_heads = k.shape[1]
     grouped = q.reshape(tokens, kv_heads, heads // kv_heads, head_dim) * scale
     keys, values = k.transpose(1, 2, 0), v.transpose(1, 0, 2)
-    one = _tiled if mode == "tiled" else _materialized
     out = np.empty_like(grouped)
     for token in range(tokens):
-        seen = start + token + 1
-        out[token] = one(grouped[token], keys[:, :, :seen], values[:, :seen])
+        position = start + token
+        lowest = 0 if window is None else max(0, position - window + 1)
+        seen = slice(lowest - first, position + 1 - first)
+        if mode == "tiled":
+            out[token] = _tiled(grouped[token], keys[:, :, seen], values[:, seen], lowest, soft_cap)
+        else:
+            out[token] = _materialized(grouped[token], keys[:, :, seen], values[:, seen], soft_cap)
     return out.reshape(tokens, heads, head_dim)
 
 
-def _materialized(q: Floats, keys: Floats, values: Floats) -> Floats:
+def _scores(q: Floats, keys: Floats, soft_cap: float | None) -> Floats:
+    scores: Floats = q @ keys
+    return scores if soft_cap is None else soft_cap * np.tanh(scores / soft_cap)
+
+
+def _materialized(q: Floats, keys: Floats, values: Floats, soft_cap: float | None) -> Floats:
     """All scores at once. q [kv_heads, group, dim], keys [kv_heads, dim, seen], values [kv_heads, seen, dim]"""
-    scores = q @ keys
+    scores = _scores(q, keys, soft_cap)
     weights = np.exp(scores - scores.max(axis=2, keepdims=True))
     result: Floats = (weights @ values) / weights.sum(axis=2, keepdims=True)
     return result
 
 
-def _tiled(q: Floats, keys: Floats, values: Floats) -> Floats:
-    """Online softmax (Milakov & Gimelshein, arXiv:1805.02867): what was summed is rescaled when the maximum grows."""
+def _tiled(q: Floats, keys: Floats, values: Floats, lowest: int, soft_cap: float | None) -> Floats:
+    """Online softmax (Milakov & Gimelshein, arXiv:1805.02867): what was summed is rescaled when the maximum grows.
+
+    Tiles lie at absolute multiples: where the positions begin at ``lowest`` within a tile, the first is shorter.
+    """
     highest = np.full((*q.shape[:2], 1), -np.inf)
     total = np.zeros_like(highest)
     out = np.zeros_like(q)
-    for begin in range(0, values.shape[1], TILE):
-        scores = q @ keys[:, :, begin : begin + TILE]
+    for begin in range(-(lowest % TILE), values.shape[1], TILE):
+        tile = slice(max(begin, 0), begin + TILE)
+        scores = _scores(q, keys[:, :, tile], soft_cap)
         new = np.maximum(highest, scores.max(axis=2, keepdims=True))
         weights, rescale = np.exp(scores - new), np.exp(highest - new)
         total = total * rescale + weights.sum(axis=2, keepdims=True)
-        out = out * rescale + weights @ values[:, begin : begin + TILE]
+        out = out * rescale + weights @ values[:, tile]
         highest = new
     result: Floats = out / total
     return result

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.core.step import PlanRow, StepPlan
+from tidemill.core.step import NO_BLOCK, PlanRow, StepPlan
 from tidemill.executors.protocol import KvPoolSpec
 
 __all__ = ["Batch", "checked"]
@@ -43,20 +43,25 @@ class Batch:
         )
 
 
-def checked(plan: StepPlan, pools: Sequence[KvPoolSpec], vocab_size: int) -> StepPlan:
-    """The plan. Raises ValueError, naming the row, if it breaks the contract of core.step."""
+def checked(plan: StepPlan, pools: Sequence[KvPoolSpec], windows: Sequence[int | None], vocab_size: int) -> StepPlan:
+    """The plan. Raises ValueError, naming the row, if it breaks the contract of core.step.
+
+    ``windows`` are those of the KV groups, in the order of their pools.
+    """
     if not pools:
         raise ValueError("allocate_kv has not been called")
     if not plan.rows:
         raise ValueError(f"step {plan.step} has no rows")
     for index, row in enumerate(plan.rows):
-        for problem, there in _problems(row, pools, vocab_size).items():
+        for problem, there in _problems(row, pools, windows, vocab_size).items():
             if there:
                 raise ValueError(f"step {plan.step}, row {index} (sequence {row.sequence}): {problem}")
     return plan
 
 
-def _problems(row: PlanRow, pools: Sequence[KvPoolSpec], vocab_size: int) -> Mapping[str, bool]:
+def _problems(
+    row: PlanRow, pools: Sequence[KvPoolSpec], windows: Sequence[int | None], vocab_size: int
+) -> Mapping[str, bool]:
     tokens = np.asarray(row.tokens, np.int64)
     end = row.start + len(tokens)
     tables = [np.asarray(table, np.int64) for table in row.block_tables]
@@ -67,7 +72,16 @@ def _problems(row: PlanRow, pools: Sequence[KvPoolSpec], vocab_size: int) -> Map
         f"starts at {row.start}": row.start < 0,
         f"has {len(tables)} block tables for {len(pools)} KV groups": len(tables) != len(pools),
         f"has a block table too short for {end} tokens": any(len(t) * pool.block_size < end for t, pool in pairs),
-        "has a block outside its pool": any(np.any((t < 0) | (t >= pool.num_blocks)) for t, pool in pairs),
+        "has a block outside its pool": any(
+            _outside(table, pool, window, row.start) for (table, pool), window in zip(pairs, windows, strict=False)
+        ),
         f"draws from {row.num_outputs} of {len(tokens)} positions": not 0 <= row.num_outputs <= len(tokens),
         "must have options exactly if it has outputs": (row.options is not None) != (row.num_outputs > 0),
     }
+
+
+def _outside(table: npt.NDArray[np.int64], pool: KvPoolSpec, window: int | None, start: int) -> bool:
+    """Whether a block does not exist; NO_BLOCK may stand for those wholly before what the window can reach."""
+    passed = 0 if window is None else max(0, start - window + 1) // pool.block_size
+    given_back = np.arange(len(table)) < passed
+    return bool(np.any(((table < 0) | (table >= pool.num_blocks)) & ~(given_back & (table == NO_BLOCK))))

@@ -19,7 +19,7 @@ from tidemill.executors.reference.attention import attend
 from tidemill.executors.reference.batch import Batch, checked
 from tidemill.executors.reference.kv import KvPool
 from tidemill.executors.reference.linear import Floats, Matrix
-from tidemill.executors.reference.operations import rms_norm, rope, silu
+from tidemill.executors.reference.operations import ACTIVATIONS, rms_norm, rope, soft_cap
 from tidemill.executors.reference.sampler import draw, log_probabilities
 from tidemill.graph.formats import WeightTensor, dequantize
 from tidemill.graph.graph import (
@@ -34,6 +34,7 @@ from tidemill.graph.graph import (
     Rope,
     Scale,
     SelectRows,
+    SoftCap,
     TensorSpec,
     Value,
     ValueId,
@@ -122,7 +123,8 @@ class ReferenceExecutor:
             raise ValueError(f"step {self._plan.step} is in flight")
 
     def _checked(self, plan: StepPlan) -> StepPlan:
-        return checked(plan, [pool.spec for pool in self._pools.values()], self._graph.vocab_size)
+        windows = [self._graph.group(name).window for name in self._pools]
+        return checked(plan, [pool.spec for pool in self._pools.values()], windows, self._graph.vocab_size)
 
     def _pool(self, group: str) -> KvPool:
         self._idle()
@@ -143,7 +145,7 @@ class ReferenceExecutor:
             case Embed():
                 return self._embed(node, batch)
             case RmsNorm():
-                return rms_norm(values[node.x.id], self._vector(node.weight), node.eps)
+                return rms_norm(values[node.x.id], self._vector(node.weight), node.eps, node.heads)
             case Linear():
                 return self._linear(node, values)
             case Rope():
@@ -153,11 +155,13 @@ class ReferenceExecutor:
                 return self._attention(node, values, batch)
             case Glu():
                 gate, up = _operands(values, (node.gate, node.up), (node.out.width, node.out.width))
-                return silu(gate) * up
+                return ACTIVATIONS[node.activation](gate) * up
             case Add():
                 return values[node.a.id] + values[node.b.id]
             case Scale():
                 return values[node.x.id] * node.factor
+            case SoftCap():
+                return soft_cap(values[node.x.id], node.cap)
             case SelectRows():
                 return values[node.x.id][batch.selected]
 
@@ -191,8 +195,19 @@ class ReferenceExecutor:
         for row, span in batch.spans:
             pool.write(node.layer, row.block_tables[group], row.start, k[span], v[span])
         for row, span in batch.spans:
-            keys, cached = pool.read(node.layer, row.block_tables[group], row.start + len(row.tokens))
-            out[span] = attend(q[span], keys, cached, start=row.start, scale=node.scale, mode=self._attention_mode)
+            first = 0 if node.window is None else max(0, row.start - node.window + 1)
+            keys, cached = pool.read(node.layer, row.block_tables[group], first, row.start + len(row.tokens))
+            out[span] = attend(
+                q[span],
+                keys,
+                cached,
+                start=row.start,
+                first=first,
+                scale=node.scale,
+                mode=self._attention_mode,
+                window=node.window,
+                soft_cap=node.soft_cap,
+            )
         return out.reshape(len(out), -1)
 
     def _tensor(self, name: str) -> WeightTensor:

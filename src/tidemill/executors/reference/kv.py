@@ -33,9 +33,9 @@ class KvPool:
             self._blocks[blocks, layer, 0, slots] = k.astype(np.float32)
             self._blocks[blocks, layer, 1, slots] = v.astype(np.float32)
 
-    def read(self, layer: int, table: Sequence[int], end: int) -> tuple[Floats, Floats]:
-        """K and V of positions 0 .. end - 1, each [end, KV heads, dimension]."""
-        blocks, slots = self._places(table, 0, end)
+    def read(self, layer: int, table: Sequence[int], begin: int, end: int) -> tuple[Floats, Floats]:
+        """K and V of positions begin .. end - 1, each [end - begin, KV heads, dimension]."""
+        blocks, slots = self._places(table, begin, end)
         k, v = (self._blocks[blocks, layer, half, slots].astype(np.float64) for half in (0, 1))
         return k, v
 

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from tidemill.executors.reference.linear import Floats
 from tidemill.graph.graph import RopeSpec
 
-__all__ = ["rms_norm", "rope", "silu"]
+__all__ = ["ACTIVATIONS", "rms_norm", "rope", "soft_cap"]
 
 
-def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
-    """x / sqrt(mean(x^2) + eps) * weight"""
-    result: Floats = x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps) * weight
+def rms_norm(x: Floats, weight: Floats, eps: float, heads: int = 1) -> Floats:
+    """x / sqrt(mean(x^2) + eps) * weight, over each of ``heads`` equal parts of a row. x [T, width]"""
+    parts = x.reshape(len(x), heads, x.shape[1] // heads)
+    result: Floats = parts / np.sqrt(np.mean(parts * parts, axis=2, keepdims=True) + eps) * weight
+    return result.reshape(x.shape)
+
+
+def soft_cap(x: Floats, cap: float) -> Floats:
+    """cap * tanh(x / cap)"""
+    result: Floats = cap * np.tanh(x / cap)
     return result
 
 
-def silu(x: Floats) -> Floats:
+def _silu(x: Floats) -> Floats:
     """x / (1 + exp(-x))"""
     with np.errstate(over="ignore"):  # exp(-x) = inf gives 0, the limit
         result: Floats = x / (1.0 + np.exp(-x))
     return result
+
+
+def _gelu_tanh(x: Floats) -> Floats:
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))"""
+    result: Floats = 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    return result
+
+
+ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {"silu": _silu, "gelu_tanh": _gelu_tanh}
 
 
 def rope(x: Floats, spec: RopeSpec, positions: npt.NDArray[np.int64]) -> Floats:

@@ -26,10 +26,17 @@ class RowShape:
     tokens: int
     outputs: int = 1
 
-    @property
-    def attended(self) -> int:
-        """Pairs of a new token and a position it looks at: the sum of start + 1 .. start + tokens."""
-        return self.tokens * self.start + self.tokens * (self.tokens + 1) // 2
+    def attended(self, window: int | None = None) -> int:
+        """Pairs of a new token and a position it looks at: the sum of start + 1 .. start + tokens, each at most the
+        window."""
+        growing = self.tokens if window is None else min(max(window - self.start, 0), self.tokens)
+        pairs = growing * self.start + growing * (growing + 1) // 2
+        return pairs if window is None else pairs + (self.tokens - growing) * window
+
+    def positions_read(self, window: int | None = None) -> int:
+        """Positions that some new token looks at."""
+        first = 0 if window is None else max(0, self.start - window + 1)
+        return self.start + self.tokens - first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +59,15 @@ def step_cost(
 ) -> StepCost:
     """The cost of a step with these rows. ``formats`` gives the storage format of each weight of the graph."""
     counts = {Rows.TOKENS: sum(row.tokens for row in rows), Rows.OUTPUTS: sum(row.outputs for row in rows)}
-    attended = sum(row.attended for row in rows)
-    read = sum(row.start + row.tokens for row in rows)
-    kv_token = kv_bytes_per_token(graph, kv_element_bytes)
     return StepCost(
-        flops=sum(_flops(graph, node, counts, attended) for node in graph.nodes),
+        flops=sum(_flops(graph, node, counts, rows) for node in graph.nodes),
         weight_bytes=sum(_weight_traffic(graph, node, formats, counts) for node in graph.nodes),
-        kv_read_bytes=read * kv_token,
-        kv_write_bytes=counts[Rows.TOKENS] * kv_token,
+        kv_read_bytes=sum(
+            row.positions_read(group.window) * group.bytes_per_token(kv_element_bytes)
+            for group in graph.kv_groups
+            for row in rows
+        ),
+        kv_write_bytes=counts[Rows.TOKENS] * kv_bytes_per_token(graph, kv_element_bytes),
         activation_bytes=sum(_bytes(value, counts) for node in graph.nodes for value in (*inputs(node), node.out)),
     )
 
@@ -87,10 +95,11 @@ def workspace_bytes(graph: Graph, max_tokens: int, max_outputs: int) -> int:
     return peak
 
 
-def _flops(graph: Graph, node: Node, counts: Mapping[Rows, int], attended: int) -> int:
+def _flops(graph: Graph, node: Node, counts: Mapping[Rows, int], rows: Sequence[RowShape]) -> int:
     if isinstance(node, Linear):
         return sum(2 * counts[node.out.rows] * math.prod(graph.spec(name).shape) for name in node.weights)
     if isinstance(node, Attention):
+        attended = sum(row.attended(node.window) for row in rows)
         return 2 * 2 * attended * node.heads * node.head_dim  # scores, then the weighted sum of V
     return 0
 
