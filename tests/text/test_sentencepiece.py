@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.text.tiny_text import (
 from tidemill.core.errors import ModelLoadError
 from tidemill.models.loading.gguf import GgufFile
 from tidemill.models.loading.gguf_text import gguf_text_source
+from tidemill.text import score_merges
 from tidemill.text.score_merges import ScoreMerges
 from tidemill.text.source import TextSource
 from tidemill.text.tokenizer import Tokenizer, build_tokenizer
@@ -210,6 +212,19 @@ def test_merging_is_the_plain_rule_with_equal_scores_too(words: list[str], score
 @settings(max_examples=200, deadline=None)
 def test_text_comes_back_whole(text: str, family: str) -> None:
     assert FAMILIES[family].decode(FAMILIES[family].encode(text)) == text
+
+
+def test_words_kept_are_few_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score_merges, "_WORDS_KEPT", 100)
+    tokenizer = build_tokenizer(sentencepiece_source("llama2"))
+    tokenizer.encode("warm up")
+    tracemalloc.start()
+    for number in range(3000):
+        tokenizer.encode(f"{number}")
+    tokenizer.encode("z" * 20_000)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 60_000
 
 
 def test_work_does_not_grow_with_the_square_of_the_text() -> None:

@@ -70,6 +70,20 @@ def test_a_word_with_combining_marks_is_whole_where_the_models_own_rule_says_so(
     assert len(PRE_RULES["qwen2"].pre_tokenizer().pre_tokenize_str("नमस्ते")) == 3
 
 
+@pytest.mark.parametrize(
+    ("pre", "text", "ends"),
+    [
+        ("tekken", "x/\n/y", [1, 4, 5]),  # a slash may follow the line break that ends a run of signs
+        ("gpt-4o", "x/\n/y", [1, 4, 5]),
+        ("qwen2", "x/\n/y", [1, 3, 5]),
+        ("deepseek-llm", "😀  ", [1, 3]),  # spaces at the end are apart, whatever stands before them
+        ("deepseek-llm", "😀  😀", [4]),
+    ],
+)
+def test_cuts_that_few_texts_show(pre: str, text: str, ends: list[int]) -> None:
+    assert [end for _, (_, end) in PRE_RULES[pre].pre_tokenizer().pre_tokenize_str(text)] == ends
+
+
 @pytest.mark.parametrize("pre", ["gpt-2", "qwen2", "llama-bpe"])
 def test_families_that_transformers_has_a_class_for(pre: str, tiny_ids: Any) -> None:
     tokenizer = build_tokenizer(gguf_source(pre=pre))

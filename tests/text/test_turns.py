@@ -68,8 +68,8 @@ def test_what_the_template_takes_is_not_merged() -> None:
 
 
 def test_what_is_refused_merged_too_is_refused_for_the_callers_own_messages() -> None:
-    chat = [message("assistant", "a"), message("system", "s"), message("user", "u")]
-    with pytest.raises(TemplateRejected, match="turns must alternate"):
+    chat = [message("system", "s"), message("user", "u", name="Ann")]  # merged: two user turns
+    with pytest.raises(TemplateRejected, match="no system turns here"):
         encoder(merge_turns=True).encode(chat)
     with pytest.raises(TemplateRejected, match="turns must alternate"):
         encoder(merge_turns=True).encode([message("assistant", "a")])
