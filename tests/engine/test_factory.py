@@ -16,6 +16,7 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenRequest
 from tidemill.engine.client import ProcessEngine
 from tidemill.engine.factory import build_loop
+from tidemill.models.loading import load_model
 
 FOLDER = Path(__file__).parents[1] / "golden" / "data" / "grouped_tied"
 
@@ -87,3 +88,22 @@ async def test_what_cannot_be_built_is_the_same_error_here_and_from_the_process(
     assert str(there.value) == str(here.value)
     if param is not None:
         assert there.value.param == param  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("window", "num_blocks", "length", "capacity"),
+    # The model was made for 512 tokens. A window of 40 lies in at most 4 blocks, with a step of 16 tokens in 5.
+    [(None, 5, 80, 80), (40, 5, 512, 512), (40, 3, 48, 48)],
+)
+def test_a_window_that_fits_its_pool_leaves_the_length_to_the_model(
+    monkeypatch: pytest.MonkeyPatch, window: int | None, num_blocks: int, length: int, capacity: int
+) -> None:
+    model = load_model(config().model)
+    (group,) = model.graph.kv_groups
+    graph = replace(model.graph, kv_groups=(replace(group, window=window),))
+    monkeypatch.setattr("tidemill.models.loading.load_model", lambda _: replace(model, graph=graph))
+    memory = num_blocks * 16 * group.bytes_per_token(4)
+    loop = build_loop(config(kv_memory=memory, scheduler=SchedulerConfig(max_step_tokens=16)))
+    loop.close()
+    assert loop.stats().kv_blocks_total == num_blocks
+    assert (loop.info.max_model_len, loop.info.kv_capacity_tokens) == (length, capacity)

@@ -142,6 +142,18 @@ def test_a_long_chunk_leaves_the_next_block_of_the_sequences_behind_it() -> None
     assert one.num_preemptions == 0
 
 
+def test_without_any_room_the_oldest_takes_one_token_and_the_latest_goes() -> None:
+    one = scheduler(4)
+    old, young = add(one, 8, 8)
+    step(one)
+    assert held(one)[WINDOW] == 4
+    old.num_tokens = young.num_tokens = 20  # as if both had more to read
+    schedule = one.schedule()
+    assert (shares(schedule), [victim.id for victim in schedule.preempted]) == ([(0, 8, 1)], [1])
+    commit(one, schedule)
+    assert step(one) == [(0, 9, 7)]
+
+
 def test_proposals_that_fail_need_nothing_that_went_back() -> None:
     one = scheduler(5, max_step_tokens=64)
     (it,) = add(one, 18)

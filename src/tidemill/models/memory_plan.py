@@ -8,6 +8,9 @@ The pool is sized first by demand, ``max_running`` sequences of ``max_model_len`
 by default to ``DEFAULT_POOL`` or one whole sequence, whichever is more, so that a small model on a large machine does
 not take it over; ``kv_memory`` asks for an exact size. One sequence of ``max_model_len`` must fit: a length that was
 not asked for is reduced until it does, one that was asked for is refused.
+
+With several KV groups there is one pool per group; ``kv_pools`` splits the memory so that all hold the same number of
+sequences. Blocks are counted here in a group without a window.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from tidemill.core.errors import ConfigError, DoesNotFit
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.graph.passes.cost import kv_bytes_per_token, weight_bytes, workspace_bytes
 from tidemill.graph.passes.fuse import fuse
+from tidemill.models.kv_pools import GroupPool, PoolSizes
 from tidemill.models.model import Model
 from tidemill.models.shape import ModelShape
 
@@ -65,6 +69,7 @@ class MemoryPlan:
     """The number above with this model's own figures."""
     block_size: int
     num_blocks: int
+    """Blocks of a pool whose group has no window; ``kv_groups`` has those of each."""
     max_running: int
     max_model_len: int
     """Most tokens of one sequence, after fitting."""
@@ -72,17 +77,18 @@ class MemoryPlan:
     """What the model was made for, or what was asked for."""
     pool_limit: str
     """What decided the pool's size: demand, cap, memory or kv_memory."""
-    kv_groups: tuple[str, ...]
+    kv_groups: tuple[GroupPool, ...]
+    """One per KV group, in the graph's order."""
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens the pool holds over all sequences."""
+        """Tokens the pools hold over all sequences, those that windows have passed included."""
         return self.num_blocks * self.block_size
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the pool."""
-        return self.capacity_tokens * self.kv_bytes_per_token
+        """Bytes of all pools."""
+        return sum(group.bytes for group in self.kv_groups)
 
     @property
     def total(self) -> int:
@@ -102,7 +108,8 @@ class MemoryPlan:
     def pools(self) -> tuple[KvPoolSpec, ...]:
         """The pools to allocate, one per KV group, in the graph's order."""
         return tuple(
-            KvPoolSpec(group=group, num_blocks=self.num_blocks, block_size=self.block_size) for group in self.kv_groups
+            KvPoolSpec(group=group.name, num_blocks=group.num_blocks, block_size=self.block_size)
+            for group in self.kv_groups
         )
 
     def explain(self) -> list[str]:
@@ -112,14 +119,28 @@ class MemoryPlan:
             f"  weights    {format_bytes(self.packed):>10}   at most, packed for the kernels; "
             f"{format_bytes(self.weights)} in the file",
             f"  workspace  {format_bytes(self.workspace):>10}   activations of the largest step",
-            f"  KV pool    {format_bytes(self.kv_bytes):>10}   {self.num_blocks} blocks x {self.block_size} tokens = "
-            f"{self.capacity_tokens} tokens",
+            *self._kv_lines(),
             f"  total      {format_bytes(self.total):>10}   of {format_bytes(self.available)} available; "
             f"{format_bytes(self.reserve)} kept free, {format_bytes(self.headroom)} spare",
             f"  KV per token: {self.kv_formula} = {self.kv_bytes_per_token} bytes ({self.kv_format})",
             f"  {self._length_line()}",
             f"  {self._pool_line()}",
         ]
+
+    def _kv_lines(self) -> Iterator[str]:
+        total = f"{format_bytes(self.kv_bytes):>10}"
+        if len(self.kv_groups) == 1:
+            yield f"  KV pool    {total}   {self._blocks_text(self.kv_groups[0])}"
+            return
+        yield f"  KV pools   {total}   for the same number of sequences each"
+        for group in self.kv_groups:
+            yield f"    {group.name:<8} {format_bytes(group.bytes):>10}   {self._blocks_text(group)}"
+
+    def _blocks_text(self, group: GroupPool) -> str:
+        text = f"{group.num_blocks} blocks x {self.block_size} tokens = {group.num_blocks * self.block_size} tokens"
+        if group.window is None:
+            return text
+        return f"{text}: {group.sequence_blocks} blocks per window of {group.window}, the rest for a step"
 
     def _length_line(self) -> str:
         line = f"longest sequence: {self.max_model_len} tokens"
@@ -177,7 +198,6 @@ class _Planner:
         self._reserve = reserve_bytes(available)
         self._kv_format = config.executor.resolved_kv_format
         self._kv_token = kv_bytes_per_token(shape.graph, _ELEMENT_BYTES[self._kv_format])
-        self._block = self._kv_token * config.block_size
         self._weights = weight_bytes(shape.graph, shape.formats)
         self._packed = self._packed_bytes()
 
@@ -185,10 +205,11 @@ class _Planner:
         wanted = self._wanted_length()
         workspace = self._workspace(wanted)
         room = self._available - self._reserve - self._packed - workspace
-        if room < self._block:
-            raise self._no_room(workspace)
-        blocks, limit = self._pool(room, wanted)
-        length = self._fitted_length(blocks, wanted, room)
+        sizes = self._sizes(wanted)
+        if room < sizes.block_bytes:
+            raise self._no_room(workspace, sizes.block_bytes)
+        blocks, limit = self._pool(sizes, room, wanted)
+        length = self._fitted_length(sizes, blocks, wanted, room)
         return MemoryPlan(
             model=self._shape.name,
             available=self._available,
@@ -205,7 +226,22 @@ class _Planner:
             max_model_len=length,
             model_max_len=wanted,
             pool_limit=limit,
-            kv_groups=tuple(group.name for group in self._shape.graph.kv_groups),
+            kv_groups=sizes.pools(blocks, length),
+        )
+
+    def _step_tokens(self, length: int) -> int:
+        """Most tokens of a step; without chunks a whole prompt is one."""
+        scheduler = self._config.scheduler
+        return scheduler.max_step_tokens if scheduler.chunked_prefill else max(scheduler.max_step_tokens, length)
+
+    def _sizes(self, length: int) -> PoolSizes:
+        return PoolSizes(
+            self._shape.graph.kv_groups,
+            block_size=self._config.block_size,
+            element_bytes=_ELEMENT_BYTES[self._kv_format],
+            length=length,
+            step_tokens=self._step_tokens(length),
+            reserve_steps=self._config.scheduler.kv_reservation == "contiguous",
         )
 
     def _wanted_length(self) -> int:
@@ -226,12 +262,10 @@ class _Planner:
 
     def _workspace(self, length: int) -> int:
         scheduler = self._config.scheduler
-        tokens = scheduler.max_step_tokens
-        if not scheduler.chunked_prefill:  # a whole prompt is one step then
-            tokens = max(tokens, length)
+        tokens = self._step_tokens(length)
         return WORKSPACE_SHARE * workspace_bytes(fuse(self._shape.graph), tokens, scheduler.max_running)
 
-    def _pool(self, room: int, wanted: int) -> tuple[int, str]:
+    def _pool(self, sizes: PoolSizes, room: int, wanted: int) -> tuple[int, str]:
         """(blocks, what decided)."""
         asked = self._config.kv_memory
         if asked is not None:
@@ -241,27 +275,27 @@ class _Planner:
                     f"workspace; set kv_memory to {room} or less",
                     param="kv_memory",
                 )
-            if asked < self._block:
+            if asked < sizes.block_bytes:
                 raise DoesNotFit(
                     f"kv_memory is {asked} bytes, less than one block of {self._config.block_size} tokens; "
-                    f"set kv_memory to {self._block} or more",
+                    f"set kv_memory to {sizes.block_bytes} or more",
                     param="kv_memory",
                 )
-            return asked // self._block, "kv_memory"
+            return sizes.within(asked), "kv_memory"
         one = _blocks(wanted, self._config.block_size)
         demand = one * self._config.scheduler.max_running
-        cap = max(DEFAULT_POOL // self._block, one)
-        blocks = min(demand, cap, room // self._block)
+        cap = max(sizes.within(DEFAULT_POOL), one)
+        blocks = min(demand, cap, sizes.within(room))
         return blocks, "demand" if blocks == demand else "cap" if blocks == cap else "memory"
 
-    def _fitted_length(self, blocks: int, wanted: int, room: int) -> int:
+    def _fitted_length(self, sizes: PoolSizes, blocks: int, wanted: int, room: int) -> int:
         """wanted, or what the pool holds if that is less and the length may be reduced."""
         capacity = blocks * self._config.block_size
         if capacity >= wanted:
             return wanted
         if self._config.model.max_model_len is None:
             return capacity
-        need = _blocks(wanted, self._config.block_size) * self._block
+        need = sizes.total_bytes(_blocks(wanted, self._config.block_size))
         if self._config.kv_memory is not None and need <= room:
             fix = f"set kv_memory to {need} or more, or max_model_len to {capacity} or less"
         else:
@@ -269,20 +303,20 @@ class _Planner:
             fix = f"set max_model_len to {capacity} or less{other}"
         raise DoesNotFit(
             f"max_model_len {wanted} needs {format_bytes(need)} of KV, and the pool has "
-            f"{format_bytes(blocks * self._block)}; {fix}",
+            f"{format_bytes(sizes.total_bytes(blocks))}; {fix}",
             param="max_model_len",
         )
 
-    def _no_room(self, workspace: int) -> DoesNotFit:
+    def _no_room(self, workspace: int, block: int) -> DoesNotFit:
         """Weights and workspace alone are too much: say which of the two, and what helps."""
-        need = self._packed + workspace + self._block
+        need = self._packed + workspace + block
         left = self._available - self._reserve
         text = (
             f"{self._shape.name} needs {format_bytes(need)} ({format_bytes(self._packed)} weights, "
             f"{format_bytes(workspace)} workspace, one KV block), and {format_bytes(max(left, 0))} can be used of "
             f"{format_bytes(self._available)} available; "
         )
-        if self._packed + self._block < left:
+        if self._packed + block < left:
             return DoesNotFit(text + "lower max_step_tokens or max_running", param="max_step_tokens")
         return DoesNotFit(text + "use a smaller or more strongly quantised model, or free memory", param="model")
 
