@@ -37,8 +37,10 @@ class SentencePieceCodec:
         self._prefix = SPACE_MARK if space_prefix else ""
         self._special_ids = frozenset(controls.values())
         self._special_texts = frozenset(controls)
-        self._texts = {token: text.replace(SPACE_MARK, " ") for text, token in merges.ids.items()}
-        self._texts |= {token: text for named in (user_defined, controls) for text, token in named.items()}
+        self._own_texts = {token: text for named in (user_defined, controls) for text, token in named.items()}
+        self._words = [""] * size  # a list of the same strings: a dict of new ones would take 40 MB for Gemma
+        for text, token in merges.ids.items():
+            self._words[token] = text
         self._bytes = dict(byte_ids)
         self._byte_names = {f"<0x{byte:02X}>": token for token, byte in byte_ids.items()}
 
@@ -78,7 +80,9 @@ class SentencePieceCodec:
         """See ``Codec``."""
         if (byte := self._bytes.get(token)) is not None:
             return bytes([byte])
-        return self._texts.get(token, "").encode()
+        if (text := self._own_texts.get(token)) is not None:
+            return text.encode()
+        return self._words[token].replace(SPACE_MARK, " ").encode() if 0 <= token < self._size else b""
 
     def token_id(self, text: str) -> int | None:
         """See ``Codec``."""
