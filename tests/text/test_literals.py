@@ -24,6 +24,11 @@ def test_the_longest_wins_and_the_rest_stays() -> None:
     ]
 
 
+def test_places_inside_a_found_text_count_too() -> None:
+    assert list(LiteralFinder(["aa", "ab"]).places("aaab-ab")) == [0, 1, 2, 5]
+    assert list(LiteralFinder(["x"]).places("ab")) == []
+
+
 def test_nothing_to_find() -> None:
     assert list(LiteralFinder([]).split("ab")) == [("ab", False)]
     assert list(LiteralFinder(["", "x"]).split("ab")) == [("ab", False)]

@@ -52,3 +52,10 @@ def test_no_control_token_is_left_and_the_text_can_be_restored(specials: list[st
     for mark, meaning in marks:
         marked = marked.replace(mark, meaning)
     assert marked == text
+
+
+def test_thousands_of_nested_control_tokens_are_no_burden() -> None:
+    marker = SpecialMarker(["a" * length + "b" for length in range(3000)])
+    values, marks = marker.protect("xaab")
+    assert values == ["xa\ufdd0a\ufdd0\ufdd1"]  # ``b`` is one of them, of a single character
+    assert marks == (("\ufdd0", ""), ("\ufdd1", "b"))

@@ -36,6 +36,13 @@ class LiteralFinder:
         if done < len(text):
             yield text[done:], False
 
+    def places(self, text: str) -> Iterator[int]:
+        """Every place where one of the texts begins, those inside another included."""
+        place = self._next(text, 0)
+        while place is not None:
+            yield place[0]
+            place = self._next(text, place[0] + 1)
+
     def _next(self, text: str, begin: int) -> tuple[int, int] | None:
         while self._starts is not None and (found := self._starts.search(text, begin)) is not None:
             start = found.start()

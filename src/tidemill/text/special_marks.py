@@ -12,12 +12,11 @@ encodes what is left as ordinary text. Strings without control tokens are not to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from os.path import commonprefix
 from typing import Any
 
 from tidemill.core.errors import InvalidRequest
+from tidemill.text.literals import LiteralFinder
 
 __all__ = ["SpecialMarker"]
 
@@ -30,23 +29,30 @@ class SpecialMarker:
     def __init__(self, specials: Iterable[str]) -> None:
         texts = sorted(text for text in specials if text)
         self._single = [text for text in texts if len(text) == 1]
-        # The lookahead finds occurrences that overlap: each of them has to be broken.
-        self._starts = re.compile(f"(?={_trie_pattern(texts)})(.)", re.DOTALL) if texts else None
+        self._finder = LiteralFinder(texts)
 
     def protect(self, *values: Any) -> tuple[list[Any], tuple[tuple[str, str], ...]]:
         """Copies of the values with marks, and the marks as (character, what it stands for); none if not needed."""
-        if self._starts is None or not any(self._starts.search(text) for text in _strings(values)):
+        if not any(self._has_special(text) for text in _strings(values)):
             return list(values), ()
         free = self._free_characters(values)
         marks = [(next(free), ""), *((next(free), text) for text in self._single)]
         stands_for = {text: mark for mark, text in marks[1:]}
-        break_mark = marks[0][0]
+        return [_mapped(value, lambda text: self._broken(text, marks[0][0], stands_for)) for value in values], tuple(
+            marks
+        )
 
-        def broken(found: re.Match[str]) -> str:
-            return stands_for.get(found[1], found[1] + break_mark)
+    def _has_special(self, text: str) -> bool:
+        return next(self._finder.places(text), None) is not None
 
-        starts = self._starts
-        return [_mapped(value, lambda text: starts.sub(broken, text)) for value in values], tuple(marks)
+    def _broken(self, text: str, mark: str, stands_for: Mapping[str, str]) -> str:
+        """The text with a mark after the first character of each control token, also of those that overlap."""
+        parts, done = [], 0
+        for place in self._finder.places(text):
+            first = text[place]
+            parts += [text[done:place], stands_for.get(first, first + mark)]
+            done = place + 1
+        return "".join([*parts, text[done:]])
 
     def _free_characters(self, values: Any) -> Iterator[str]:
         used: set[str] = set()
@@ -78,17 +84,3 @@ def _mapped(value: Any, change: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_mapped(item, change) for item in value]
     return value
-
-
-def _trie_pattern(texts: list[str]) -> str:
-    """An expression for any of the texts, with common beginnings shared: its cost does not grow with their number."""
-    groups: dict[str, list[str]] = {}
-    for text in texts:
-        groups.setdefault(text[:1], []).append(text[1:])
-    if "" in groups:  # one text ends here: a longer one need not be looked for
-        return ""
-    parts = []
-    for first, rest in groups.items():
-        shared = len(commonprefix(rest))  # noqa: RUF071 -- texts, not paths
-        parts.append(re.escape(first + rest[0][:shared]) + _trie_pattern([text[shared:] for text in rest]))
-    return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
