@@ -49,6 +49,45 @@ def test_llama3_scaling_keeps_slows_and_blends() -> None:
     assert plain[32] / 8 < scaled[32] < plain[32]
 
 
+def test_part_of_a_head_turns_at_the_frequencies_of_a_head_of_that_size() -> None:
+    assert frequencies(16, rope_theta=16.0, partial_rotary_factor=0.25) == (1.0, 0.25)
+    assert frequencies(16, rope_parameters={"rope_theta": 16.0, "partial_rotary_factor": 0.25}) == (1.0, 0.25)
+
+
+def test_yarn_keeps_fast_dimensions_slows_slow_ones_and_ramps_between() -> None:
+    """Head size 64, theta 10000, original length 4096: 32 turns are reached at dimension 10.4, one turn at 22.5, so
+    the ramp goes from 10 to 23. Scores grow by 0.1 ln 4 + 1."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    spec = rope_spec(Fields({"rope_theta": 10000.0, "rope_scaling": scaling}, "config.json"), 64)
+    plain = frequencies(64, rope_theta=10000.0)
+    ratios = [ours / theirs for ours, theirs in zip(spec.inv_freq, plain, strict=True)]
+    assert ratios[:11] == [1.0] * 11
+    assert ratios[23:] == pytest.approx([0.25] * 9)
+    assert ratios[15] == pytest.approx(1 - 5 / 13 * 0.75)
+    assert spec.attention_factor == pytest.approx(1.1386294)
+    own = rope_spec(Fields({"rope_scaling": scaling | {"attention_factor": 0.5}}, "config.json"), 64)
+    assert own.attention_factor == 0.5
+
+
+def test_dynamic_scaling_does_nothing_within_the_length_the_model_is_made_for() -> None:
+    assert frequencies(rope_scaling={"type": "dynamic", "factor": 2.0}) == frequencies()
+
+
+@pytest.mark.parametrize(
+    ("length", "divisor"), [(None, 4.0), (4096, 2.0), (4097, 4.0)]
+)  # the model's own length is 16384
+def test_longrope_takes_its_divisors_by_the_length_it_is_loaded_for(length: int | None, divisor: float) -> None:
+    values = {
+        "max_position_embeddings": 16384,
+        "original_max_position_embeddings": 4096,
+        "max_model_len": length,
+        "rope_scaling": {"type": "longrope", "short_factor": [2.0, 2.0], "long_factor": [4.0, 4.0]},
+    }
+    spec = rope_spec(Fields(values, "config.json"), 4)
+    assert spec.inv_freq == (1.0 / divisor, 0.01 / divisor)
+    assert spec.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(4096)))
+
+
 def test_divisors_of_a_gguf_file_divide() -> None:
     assert frequencies(4, rope_theta=16.0, rope_divisors=[1.0, 8.0]) == (1.0, 0.03125)
 
@@ -56,14 +95,15 @@ def test_divisors_of_a_gguf_file_divide() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_scaling has type 'yarn'; this build knows default"),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_scaling has type 'dynamic'"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters has type 'longrope'"),
+        ({"rope_scaling": {"type": "mrope", "factor": 2.0}}, "rope_scaling has type 'mrope'; this build knows default"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 2.0}}, "rope_parameters: short_factor is missing"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling: factor is missing"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "factor must be a finite number above 0, not 0"),
         ({"rope_theta": math.inf}, "rope_theta must be a finite number above 0, not inf"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor other than 1"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor other than 1"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor must be 1 or less, not 1.5"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.4}}, "head_dim must be even to be rotated, not 3"),
+        ({"partial_rotary_factor": 0.1}, "head_dim must be even to be rotated, not 0"),
+        ({"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "short_factor has 1 values, expected 4"),
         ({"rope_divisors": [1.0]}, "rope_divisors has 1 values, expected 4"),
         (
             {"rope_scaling": {"rope_type": "llama3", **LLAMA3, "original_max_position_embeddings": None}},

@@ -16,6 +16,7 @@ from tidemill.graph.graph import (
     Rows,
     Scale,
     SelectRows,
+    SoftCap,
     TensorSpec,
     Value,
     ValueId,
@@ -48,15 +49,16 @@ class GraphBuilder:
         """Make a name stand for a weight that is declared."""
         self._aliases[name] = target
 
-    def add(self, node: Embed | Rope | Attention | Glu | Scale) -> Value:
+    def add(self, node: Embed | Rope | Attention | Glu | Scale | SoftCap) -> Value:
         """Append a node and return what it writes."""
         self._nodes.append(node)
         return node.out
 
-    def rms_norm(self, x: Value, weight: str, eps: float) -> Value:
-        """RMSNorm with its own weight [width]."""
+    def rms_norm(self, x: Value, weight: str, eps: float, heads: int = 1) -> Value:
+        """RMSNorm with its own weight [width / heads], of each head by itself."""
         out = self.value(x.width, x.rows)
-        self._nodes.append(RmsNorm(x=x, weight=self.weight(weight, x.width), eps=eps, out=out))
+        weight = self.weight(weight, x.width // heads)
+        self._nodes.append(RmsNorm(x=x, weight=weight, eps=eps, out=out, heads=heads))
         return out
 
     def linear(self, x: Value, name: str, outputs: int, *, bias: bool = False) -> Value:

@@ -38,6 +38,10 @@ class Fields:
             raise self.error(name, f"must be a finite number above 0, not {value!r}")
         return float(value)
 
+    def optional_number(self, name: str, default: float | None = None) -> float | None:
+        """A finite number above zero, or None where the field is null; ``default`` where it is absent."""
+        return None if self.values.get(name, default) is None else self.number(name, default)
+
     def flag(self, name: str, default: bool) -> bool:
         """true or false."""
         value = self._get(name, default)
