@@ -134,6 +134,12 @@ def test_a_damaged_tokenizer_json_is_refused(content: bytes) -> None:
         build_tokenizer(json_source(tokenizer_json=content))
 
 
+def test_a_name_that_occurs_twice_counts_as_two_ids() -> None:
+    given = golden("tiny_gguf.json")
+    doubled = gguf_source(tokens=[*given["tokens"], "a"], token_types=[*given["token_types"], 1])
+    assert build_tokenizer(doubled).vocab_size == len(given["tokens"]) + 1
+
+
 def test_exactly_one_source_is_needed() -> None:
     for source in (TextSource(), json_source(gguf=gguf_vocabulary())):
         with pytest.raises(ModelLoadError, match="either"):

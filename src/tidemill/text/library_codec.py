@@ -24,8 +24,9 @@ _MARK_SETS = 8
 class LibraryCodec:
     """See ``Codec``."""
 
-    def __init__(self, backend: Backend, *, special_texts: Iterable[str], where: str) -> None:
-        """``special_texts``: tokens that are control tokens besides those flagged so.
+    def __init__(self, backend: Backend, *, special_texts: Iterable[str], where: str, size: int | None = None) -> None:
+        """``special_texts``: tokens that are control tokens besides those flagged so. ``size``: number of ids, where
+        it is more than the library counts, as names that occur twice count once there.
 
         Raises ModelLoadError for a decoder whose tokens are no bytes, and for gaps between added tokens.
         """
@@ -34,7 +35,7 @@ class LibraryCodec:
         self._added = dict(sorted(backend.get_added_tokens_decoder().items()))
         self._spell = spelling.to_bytes
         self._leading_spaces = spelling.leading_spaces
-        self._size: int = backend.get_vocab_size(with_added_tokens=True)
+        self._size: int = max(size or 0, backend.get_vocab_size(with_added_tokens=True))
         self._special_texts = frozenset(self._added[i].content for i in self._special_ids if i in self._added)
         self._where = where
         self._markup = self._copy(backend)

@@ -165,7 +165,8 @@ def _gguf_codec(vocabulary: GgufVocabulary, special_texts: Sequence[str], *, whe
             return sentencepiece_from_gguf(vocabulary, special_texts=special_texts, where=where), True
         case kind:
             raise ModelLoadError(f"{where}: tokenizer.ggml.model {kind!r} is not supported (gpt2, llama and bert are)")
-    return LibraryCodec(backend, special_texts=special_texts, where=where), adds_bos
+    codec = LibraryCodec(backend, special_texts=special_texts, where=where, size=len(vocabulary.tokens))
+    return codec, adds_bos
 
 
 def _after(vocabulary: GgufVocabulary, codec: Codec) -> list[int]:
