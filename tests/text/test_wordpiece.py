@@ -13,8 +13,6 @@ from tidemill.text.source import TextSource
 from tidemill.text.tokenizer import Tokenizer, build_tokenizer
 
 GOLDEN = golden("tiny_wordpiece.json")
-# Where llama.cpp differs from the models' own: it drops marks that the vocabulary has, and has no longest word.
-LLAMA_CPP_DIFFERS = ("한국어 문장입니다.", "नमस्ते दुनिया", "x" * 150)
 
 
 def tokenizer_of(family: str, **changes: Any) -> Tokenizer:
@@ -32,7 +30,7 @@ def test_ids_of_a_gguf_vocabulary_are_those_of_llama_cpp() -> None:
     """Of an uncased one: llama.cpp makes all text small."""
     tokenizer = tokenizer_of("uncased")
     for text, ids in zip(GOLDEN["uncased"]["texts"], GOLDEN["uncased"]["llama_cpp"], strict=True):
-        assert text in LLAMA_CPP_DIFFERS or tokenizer.encode(text) == ids, text
+        assert tokenizer.encode(text) == ids, text
 
 
 def test_what_goes_around_a_text() -> None:
@@ -54,15 +52,15 @@ def test_control_tokens_typed_in_a_text_are_text() -> None:
 
 def test_words_come_back_with_single_spaces() -> None:
     tokenizer = tokenizer_of("cased")
-    assert tokenizer.decode(tokenizer.encode("The quick  brown fox.")) == "The quick brown fox ."
+    assert tokenizer.decode(tokenizer.encode("Hello world,  new lines")) == "Hello world , new lines"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"unk_id": None, "tokens": ["a"] * 500, "token_types": ()}, "the vocabulary names no unknown token"),
-        ({"token_types": [1]}, "tokenizer.ggml.token_type has 1 entries for 500 tokens"),
-        ({"unk_id": 500}, "special token id 500 is outside the vocabulary"),
+        ({"unk_id": None, "tokens": ["a"] * 575, "token_types": ()}, "the vocabulary names no unknown token"),
+        ({"token_types": [1]}, "tokenizer.ggml.token_type has 1 entries for 575 tokens"),
+        ({"unk_id": 575}, "special token id 575 is outside the vocabulary"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_by_name(changes: dict[str, Any], message: str) -> None:

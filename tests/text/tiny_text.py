@@ -65,7 +65,7 @@ def sentencepiece_json_source(family: str, **parts: Any) -> TextSource:
 
 
 def wordpiece_vocabulary(family: str, **changes: Any) -> GgufVocabulary:
-    """A trained one, ``cased`` or ``uncased``."""
+    """A gathered one, ``cased`` or ``uncased``."""
     arrays = golden("tiny_wordpiece.json")[family]["vocabulary"]
     given = {"model": "bert", "pre": "", "merges": (), "bos_id": 2, "unk_id": 1, "sep_id": 3, "pad_id": 0, **arrays}
     return GgufVocabulary(**{**given, **changes})

@@ -9,7 +9,7 @@ Writes, next to itself:
 - ``tiny_gguf.json``        the same vocabulary as GGUF metadata has it;
 - ``tiny_ids.json``         ids of texts and chats with it, by transformers, and by llama.cpp per rule;
 - ``tiny_sentencepiece.json`` and what ``make_sentencepiece.py`` names;
-- ``tiny_wordpiece.json``   WordPiece vocabularies trained here, as GGUF metadata has them, and ids with them;
+- ``tiny_wordpiece.json``   WordPiece vocabularies gathered here, as GGUF metadata has them, and ids with them;
 - ``gemma3_ids.json``, ``minilm_ids.json``   ids with the real vocabularies (only if their paths are given);
 - ``smollm2_ids.json``      ids of texts and chats with SmolLM2's own vocabulary (only if the path is given).
 """
