@@ -132,7 +132,8 @@ class LLM:
         from tidemill.frontend.model_text import ModelText
         from tidemill.models.loading import load_text_source
 
-        text = ModelText.from_source(load_text_source(config.model.path, config.model.chat_template))
+        source = load_text_source(config.model.path, config.model.chat_template)
+        text = ModelText.from_source(source, merge_turns=config.model.merge_turns)
         self._start(build_loop(config), text)
 
     @classmethod

@@ -15,7 +15,7 @@ from tidemill.frontend.model_text import ModelText
 from tidemill.text.source import TextSource
 
 TEMPLATE = (
-    "{% if messages[0].role == 'assistant' %}{{ raise_exception('the user speaks first') }}{% endif %}"
+    "{% if messages[0].role == strict|default('assistant') %}{{ raise_exception('the user speaks first') }}{% endif %}"
     "{% for m in messages %}<|s|>{{ m.role }}:{{ m.content }}<|e|>{% endfor %}<|s|>assistant:{{ mood }}"
 )
 
@@ -91,6 +91,15 @@ async def test_a_templates_refusal_names_the_messages():
     with pytest.raises(TemplateRejected, match="the user speaks first") as caught:
         await backend.open(request)
     assert caught.value.param == "messages"
+
+
+async def test_turns_are_merged_where_the_setting_says_so():
+    """A template that takes no system message: with merge_turns it goes into the user's, without it the chat fails."""
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x"}]
+    with pytest.raises(TemplateRejected, match="the user speaks first"):
+        ModelText.from_source(_source()).encode_chat(chat, {"strict": "system"})
+    text = ModelText.from_source(_source(), merge_turns=True)
+    assert text.decode(text.encode_chat(chat, {"strict": "system"})) == "user:Be brief.\n\nxassistant:"
 
 
 async def test_without_a_template_chats_are_refused_and_told():

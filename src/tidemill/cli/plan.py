@@ -34,7 +34,17 @@ MemoryOption = Annotated[
     SchedulerConfig,
     EngineConfig,
     names={"max_model_len": "--context", "max_running": "--concurrency"},
-    without=("chat_template", "threads", "isa", "attention", "policy", "max_waiting", "kv_reservation", "strict"),
+    without=(
+        "chat_template",
+        "merge_turns",
+        "threads",
+        "isa",
+        "attention",
+        "policy",
+        "max_waiting",
+        "kv_reservation",
+        "strict",
+    ),
 )
 def plan(
     model: ModelArgument = DEFAULT_MODEL,

@@ -46,7 +46,7 @@ def _run(config: EngineConfig, door: ServerConfig) -> int:
     with explained(config.model.path):
         model = load_model(config.model)  # maps the files and reads no weight; the engine process loads them
     print("\n".join(plan_memory(model, config, available_memory()).explain()), flush=True)
-    text = ModelText.from_source(model.text)
+    text = ModelText.from_source(model.text, merge_turns=config.model.merge_turns)
     if text.chat_problem is not None:
         print(f"note: chats are refused: {text.chat_problem}", flush=True)
     engine, metrics = ProcessEngine(config), PrometheusMetrics()

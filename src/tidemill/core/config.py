@@ -37,6 +37,8 @@ class ModelConfig:
     """Name in the API; default: the file's or folder's name, or the Hugging Face name."""
     chat_template: str | None = None
     """Path of a Jinja file to use instead of the model's own chat template."""
+    merge_turns: bool = False
+    """Where the chat template refuses a conversation: merge system messages and turns of one role; try again."""
     max_model_len: int | None = None
     """Most tokens of one sequence, prompt and output; default: the model's own length, or what the memory holds."""
 

@@ -22,10 +22,10 @@ class ModelText:
         self._chat = chat
 
     @classmethod
-    def from_source(cls, source: TextSource) -> ModelText:
+    def from_source(cls, source: TextSource, *, merge_turns: bool = False) -> ModelText:
         """Raises ModelLoadError for a tokenizer that cannot be built; a bad template is told by ``chat_problem``."""
         tokenizer = build_tokenizer(source)
-        return cls(tokenizer, build_chat_encoder(source, tokenizer))
+        return cls(tokenizer, build_chat_encoder(source, tokenizer, merge_turns=merge_turns))
 
     @property
     def chat_problem(self) -> str | None:

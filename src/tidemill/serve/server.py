@@ -86,7 +86,8 @@ def ready_line(host: str, port: int, model: str, config: ServerConfig, *, chat: 
     base = f"http://[{shown}]:{port}/v1" if ":" in shown else f"http://{shown}:{port}/v1"
     question = "Why does the tide come twice a day?"
     content = {"messages": [{"role": "user", "content": question}]} if chat else {"prompt": "The tide comes"}
-    body = json.dumps({"model": model, **content, "temperature": 0, "stream": True}, ensure_ascii=False).replace("'", "'\\''")
+    request = {"model": model, **content, "temperature": 0, "stream": True}
+    body = json.dumps(request, ensure_ascii=False).replace("'", "'\\''")
     key = ' -H "Authorization: Bearer $TIDEMILL_API_KEY"' if config.api_keys else ""
     path = "chat/completions" if chat else "completions"
     return (

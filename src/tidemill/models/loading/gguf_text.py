@@ -54,14 +54,22 @@ def _vocabulary(file: GgufFile) -> GgufVocabulary:
         token_types=_numbers(file, "token_type", len(tokens)),
         merges=_strings(file, "merges"),
         scores=_numbers(file, "scores", len(tokens)),
-        bos_id=_token_id(file, "bos_token_id"),
+        bos_id=_first_id(file),
         eos_id=_token_id(file, "eos_token_id"),
         unk_id=_token_id(file, "unknown_token_id"),
         pad_id=_token_id(file, "padding_token_id"),
         add_bos=_typed(file, f"{_TOKENIZER}add_bos_token", bool),
         add_eos=_typed(file, f"{_TOKENIZER}add_eos_token", bool),
+        sep_id=_token_id(file, "seperator_token_id"),
+        add_sep=_typed(file, f"{_TOKENIZER}add_sep_token", bool),
         add_space_prefix=_typed(file, f"{_TOKENIZER}add_space_prefix", bool),
     )
+
+
+def _first_id(file: GgufFile) -> int | None:
+    """The token a sequence begins with: BOS, or what encoders call CLS."""
+    first = _token_id(file, "bos_token_id")
+    return _token_id(file, "cls_token_id") if first is None else first
 
 
 def _end_tokens(file: GgufFile, vocabulary: GgufVocabulary) -> tuple[int, ...]:
