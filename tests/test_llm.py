@@ -84,6 +84,72 @@ def test_token_ids_are_one_prompt_and_lists_of_them_several(rig: Rig) -> None:
     assert [item.choices for item in mixed] == [alone(p, options()).choices for p in ("a tide", "b mill")]
 
 
+def test_each_prompt_may_have_options_of_its_own(rig: Rig) -> None:
+    each = [options(max_tokens=3), options(max_tokens=5, seed=7, temperature=1.0), options(n=2)]
+    answers = rig.llm.generate(PROMPTS[:3], each)
+    assert answers == [alone(prompt, own) for prompt, own in zip(PROMPTS, each, strict=False)]
+    assert [len(answer.token_ids) for answer in answers] == [3, 5, 12]
+    assert [len(answer.choices) for answer in answers] == [1, 1, 2]
+    talks = [[{"role": "user", "content": content}] for content in ("hi", "ho")]
+    replies = rig.llm.chat(talks, each[:2])
+    assert [len(reply.token_ids) for reply in replies] == [3, 5]
+    assert rig.llm.generate("a tide", [options()]) == [alone("a tide", options())]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "says", "param"),
+    [
+        ([options()], "sampling has 1 entries for 2 prompts", "sampling"),
+        ([], "sampling has 0 entries for 2 prompts", "sampling"),
+        ([options(), None], "sampling[1] must be SamplingParams, not None", "sampling[1]"),
+        ({"max_tokens": 5}, "sampling must be SamplingParams or a list of them, not {'max_tokens': 5}", "sampling"),
+        (
+            [options(), options(temperature=-1.0)],
+            "sampling[1]: temperature must be in [0, 100], not -1.0",
+            "sampling[1]",
+        ),
+        (options(temperature=-1.0), "temperature must be in [0, 100], not -1.0", "temperature"),
+    ],
+)
+def test_options_that_do_not_go_with_the_prompts_are_refused(rig: Rig, sampling: Any, says: str, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        rig.llm.generate(["a", "b"], sampling)
+    assert (caught.value.message, caught.value.param) == (says, param)
+    assert rig.llm.stats().steps == 0
+
+
+@pytest.mark.parametrize(
+    ("prompts", "says"),
+    [
+        (None, "a prompt is text or a list of token ids, not None"),
+        (5, "a prompt is text or a list of token ids, not 5"),
+        ({"a": 1}, "a prompt is text or a list of token ids, not {'a': 1}"),
+        (["a", None], "prompt[1]: a prompt is text or a list of token ids, not None"),
+        ([1.5], "token 1.5 at position 0 of the prompt is not an id between"),
+        ([1, "a"], "token 'a' at position 1 of the prompt is not an id between"),
+        ([[1], []], "prompt[1]: the prompt is empty"),
+    ],
+)
+def test_what_is_no_prompt_is_named(rig: Rig, prompts: Any, says: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        rig.llm.generate(prompts, options())
+    assert caught.value.message.startswith(says)
+    assert (caught.value.param or "").startswith("prompt")
+
+
+@pytest.mark.parametrize("messages", [None, "hi", {"role": "user", "content": "hi"}, [5], [[], 5]])
+def test_what_is_no_conversation_is_named(rig: Rig, messages: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        rig.llm.chat(messages, options())
+    assert (caught.value.param or "").startswith("messages")
+
+
+def test_one_stop_string_may_stand_alone(rig: Rig) -> None:
+    whole = alone("a tide", options(max_tokens=200))
+    stop = rig.llm._text.decode(whole.token_ids[5:7])
+    assert rig.llm.generate("a tide", options(stop=stop)) == rig.llm.generate("a tide", options(stop=(stop,)))
+
+
 def test_choices_differ_and_the_first_is_that_of_n_1(rig: Rig) -> None:
     (answer,) = rig.llm.generate("a tide", options(n=3, temperature=1.0, seed=5))
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
@@ -259,6 +325,8 @@ def test_settings_are_looked_up_before_anything_is_loaded() -> None:
         LLM("nowhere.gguf", max_runing=8)
     with pytest.raises(ModelLoadError, match=r"nowhere\.gguf"):
         LLM("nowhere.gguf", max_running=8)
+    with pytest.raises(ModelLoadError, match=r"nowhere\.gguf"):
+        LLM(Path("nowhere.gguf"))
 
 
 def test_importing_the_package_alone_is_light() -> None:

@@ -10,6 +10,7 @@ thread runs the steps. Prompts of one call run together; so do calls and streams
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import uuid
@@ -33,6 +34,8 @@ from tidemill.frontend.text import Text
 __all__ = ["LLM", "Choice", "Completion", "Loop", "Piece", "SamplingParams"]
 
 SamplingParams = SamplingOptions
+Sampling = SamplingOptions | Sequence[SamplingOptions] | None
+"""For all prompts of a call, or one for each; None: the defaults."""
 
 
 class Loop(Protocol):
@@ -125,8 +128,8 @@ class LLM:
     missing or damaged, and DoesNotFit for what the memory cannot hold. Safe to use from several threads.
     """
 
-    def __init__(self, model: str, **settings: Any) -> None:
-        config = engine_config(model, settings)
+    def __init__(self, model: str | os.PathLike[str], **settings: Any) -> None:
+        config = engine_config(os.fspath(model) if isinstance(model, os.PathLike) else model, settings)
         # Imported here: a mistyped setting is told before numpy and the tokenizer are loaded.
         from tidemill.engine.factory import build_loop
         from tidemill.frontend.model_text import ModelText
@@ -159,30 +162,38 @@ class LLM:
         """Steps, tokens and blocks so far."""
         return self._loop.stats()
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], sampling: SamplingOptions | None = None) -> list[Completion]:
+    def generate(self, prompts: Prompt | Sequence[Prompt], sampling: Sampling = None) -> list[Completion]:
         """Complete one prompt or several (texts, or lists of token ids); answers in the order of the prompts.
 
-        All prompts are checked before the first one runs. Raises InvalidRequest, naming ``prompt[i]`` where there
-        are several.
+        ``sampling`` is for all prompts, or a list with one for each. All prompts are checked before the first one
+        runs. Raises InvalidRequest, naming ``prompt[i]`` or ``sampling[i]`` where there are several.
         """
         several = _several(prompts)
         named = [prompt if isinstance(prompt, str) else None for prompt in several]
-        return self._answer(named, [self._encode(prompt) for prompt in several], sampling)
+        ids = []
+        for place, prompt in enumerate(several):
+            with _named(f"prompt[{place}]", len(several)):
+                ids.append(self._encode(prompt))
+        return self._answer(named, ids, sampling)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        sampling: SamplingOptions | None = None,
+        sampling: Sampling = None,
         *,
         template_options: Mapping[str, Any] | None = None,
     ) -> list[Completion]:
         """Answer one conversation or several, through the model's chat template.
 
-        A message has ``role`` and ``content``. ``template_options`` are extra variables for the template.
+        A message has ``role`` and ``content``. ``sampling`` is for all conversations, or a list with one for each;
+        ``template_options`` are extra variables for the template.
         """
-        single = not messages or isinstance(messages[0], Mapping)
+        single = not messages or not _is_list(messages) or isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = [messages] if single else messages
-        ids = [self._encode_chat(conversation, template_options) for conversation in conversations]
+        ids = []
+        for place, conversation in enumerate(conversations):
+            with _named(f"messages[{place}]", len(conversations)):
+                ids.append(self._encode_chat(conversation, template_options))
         return self._answer([None] * len(ids), ids, sampling)
 
     def stream(self, prompt: Prompt, sampling: SamplingOptions | None = None) -> Generator[Piece]:
@@ -218,33 +229,53 @@ class LLM:
     # -- prompts ---------------------------------------------------------------------------------------------------
 
     def _encode(self, prompt: Prompt) -> Sequence[int]:
-        return self._text.encode(prompt) if isinstance(prompt, str) else prompt
+        if isinstance(prompt, str):
+            return self._text.encode(prompt)
+        if not _is_list(prompt):
+            raise InvalidRequest(f"a prompt is text or a list of token ids, not {_shown(prompt)}", param="prompt")
+        return prompt
 
     def _encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any] | None) -> Sequence[int]:
+        if not _is_list(messages):
+            raise InvalidRequest(f"messages must be a list of messages, not {_shown(messages)}", param="messages")
         if not messages:
             raise InvalidRequest("messages must hold at least one message", param="messages")
         return self._text.encode_chat(messages, options or {})
 
-    def _requests(self, prompts: Sequence[Sequence[int]], sampling: SamplingOptions | None) -> list[TokenRequest]:
+    def _requests(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[TokenRequest]:
         """Token requests, each of them one that the engine can serve."""
-        options = (sampling or SamplingOptions()).validated(self.info.vocab_size)
+        options = self._options(sampling, len(prompts))
         for place, prompt in enumerate(prompts):
-            try:
-                check(len(prompt), options, self.info)
+            with _named(f"prompt[{place}]", len(prompts)):
+                check(len(prompt), options[place], self.info)
                 check_tokens(prompt, self.info.vocab_size)
-            except InvalidRequest as error:
-                if len(prompts) == 1:
-                    raise
-                raise type(error)(f"prompt[{place}]: {error.message}", param=f"prompt[{place}]") from error
         return [
-            TokenRequest(request_id=f"llm-{uuid.uuid4().hex}", prompt=tuple(prompt), sampling=options)
-            for prompt in prompts
+            TokenRequest(request_id=f"llm-{uuid.uuid4().hex}", prompt=tuple(prompt), sampling=own)
+            for prompt, own in zip(prompts, options, strict=True)
         ]
+
+    def _options(self, sampling: Sampling, count: int) -> list[SamplingOptions]:
+        """One set of valid options for each prompt."""
+        if sampling is None or isinstance(sampling, SamplingOptions):
+            return [(sampling or SamplingOptions()).validated(self.info.vocab_size)] * count
+        if not _is_list(sampling):
+            raise InvalidRequest(
+                f"sampling must be SamplingParams or a list of them, not {_shown(sampling)}", param="sampling"
+            )
+        if len(sampling) != count:
+            raise InvalidRequest(f"sampling has {len(sampling)} entries for {count} prompts", param="sampling")
+        return [self._valid(own, f"sampling[{place}]", count) for place, own in enumerate(sampling)]
+
+    def _valid(self, sampling: SamplingOptions, place: str, count: int) -> SamplingOptions:
+        if not isinstance(sampling, SamplingOptions):
+            raise InvalidRequest(f"{place} must be SamplingParams, not {_shown(sampling)}", param=place)
+        with _named(place, count):
+            return sampling.validated(self.info.vocab_size)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def _answer(
-        self, named: Sequence[str | None], prompts: Sequence[Sequence[int]], sampling: SamplingOptions | None
+        self, named: Sequence[str | None], prompts: Sequence[Sequence[int]], sampling: Sampling
     ) -> list[Completion]:
         requests = self._requests(prompts, sampling)
         try:
@@ -370,13 +401,31 @@ def _choice_text(request: TokenRequest, text: Text) -> ChoiceText:
     return ChoiceText(detokenizer=text.detokenizer(), stops=request.sampling.stop)
 
 
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def _several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     """A list of prompts, whether one was given or several. A list of integers is one prompt."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if not prompts or isinstance(prompts[0], int):
+    if not _is_list(prompts) or not prompts or isinstance(prompts[0], int | float):
         return [prompts]  # type: ignore[list-item]
     return prompts  # type: ignore[return-value]
+
+
+@contextmanager
+def _named(place: str, count: int) -> Iterator[None]:
+    """Where there are several, say which one is refused."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if count == 1:
+            raise
+        raise type(error)(f"{place}: {error.message}", param=place) from error
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _choice_dict(choice: Choice) -> dict[str, Any]:

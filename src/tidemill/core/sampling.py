@@ -7,7 +7,7 @@ logits -> bias -> repetition, presence and frequency penalties -> temperature ->
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidemill.core.errors import InvalidRequest
@@ -66,6 +66,11 @@ class SamplingOptions:
     """Return the log-probability of each token and of the k most likely ones; None: return none. They are those of
     the model (log-softmax of the raw logits), before bias, penalties, temperature and cuts."""
 
+    def __post_init__(self) -> None:
+        stop: object = self.stop
+        if isinstance(stop, str):  # one text alone; taken for a sequence, each of its letters would end the answer
+            object.__setattr__(self, "stop", (stop,))
+
     @property
     def greedy(self) -> bool:
         """True if the draw is the argmax."""
@@ -91,34 +96,52 @@ class SamplingOptions:
         if self.seed is not None:
             _integer("seed", self.seed, -_MAX_SEED, _MAX_SEED - 1)
         if self.logprobs is not None:
-            _integer("top_logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
+            _integer("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidRequest(f"ignore_eos must be true or false, not {self.ignore_eos!r}", param="ignore_eos")
+        self._check_bias(vocab_size)
+        self._check_stops(vocab_size)
+        return self
+
+    def _check_bias(self, vocab_size: int) -> None:
+        if not isinstance(self.logit_bias, Mapping):
+            raise InvalidRequest(
+                f"logit_bias must be a table of token ids and numbers, not {self.logit_bias!r}", param="logit_bias"
+            )
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise InvalidRequest(
                 f"logit_bias has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS}", param="logit_bias"
             )
         for token, bias in self.logit_bias.items():
-            _integer("logit_bias", token, 0, vocab_size - 1)
-            _number("logit_bias", bias, -100.0, 100.0)
+            _integer("logit_bias", token, 0, vocab_size - 1, what="a token id of logit_bias")
+            _number("logit_bias", bias, -100.0, 100.0, what=f"logit_bias of token {token}")
+
+    def _check_stops(self, vocab_size: int) -> None:
+        for name in ("stop", "stop_token_ids"):
+            values = getattr(self, name)
+            if not isinstance(values, Sequence):
+                raise InvalidRequest(f"{name} must be a list, not {values!r}", param=name)
         for token in self.stop_token_ids:
-            _integer("stop_token_ids", token, 0, vocab_size - 1)
+            _integer("stop_token_ids", token, 0, vocab_size - 1, what="a token id of stop_token_ids")
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidRequest(f"stop has {len(self.stop)} strings; at most {MAX_STOP_STRINGS}", param="stop")
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise InvalidRequest("stop strings must be non-empty text", param="stop")
-        return self
 
 
-def _number(name: str, value: float, low: float, high: float, *, above_low: bool = False) -> None:
+def _number(name: str, value: float, low: float, high: float, *, above_low: bool = False, what: str = "") -> None:
+    what = what or name
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidRequest(f"{name} must be a finite number, not {value!r}", param=name)
+        raise InvalidRequest(f"{what} must be a finite number, not {value!r}", param=name)
     if not low <= value <= high or (above_low and value == low):
         bracket = "(" if above_low else "["
-        raise InvalidRequest(f"{name} must be in {bracket}{low:g}, {high:g}], not {value!r}", param=name)
+        raise InvalidRequest(f"{what} must be in {bracket}{low:g}, {high:g}], not {value!r}", param=name)
 
 
-def _integer(name: str, value: int, low: int, high: int) -> None:
+def _integer(name: str, value: int, low: int, high: int, *, what: str = "") -> None:
+    what = what or name
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{name} must be an integer, not {value!r}", param=name)
+        raise InvalidRequest(f"{what} must be an integer, not {value!r}", param=name)
     if not low <= value <= high:
-        raise InvalidRequest(f"{name} must be between {low} and {high}, not {value}", param=name)
+        raise InvalidRequest(f"{what} must be between {low} and {high}, not {value}", param=name)
