@@ -77,7 +77,7 @@ def rope_spec(fields: Fields, head_dim: int, *, theta: float = DEFAULT_THETA) ->
 
 def _dimensions(own: Fields, fields: Fields, head_dim: int) -> int:
     part = own.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
-    dimensions = int(head_dim * part)
+    dimensions = int(round(head_dim * part, 6))  # 80 * 0.7 is a little below 56
     if part > 1:
         raise fields.error("partial_rotary_factor", f"must be 1 or less, not {part:g}")
     if dimensions % 2 or not dimensions:

@@ -55,15 +55,15 @@ def read_shape(config: ModelConfig) -> ModelShape:
     """
     path = Path(config.path).expanduser()
     if not path.exists() and path.suffix != ".gguf" and _HUB_NAME.fullmatch(config.path):
-        return _from_config(_fetched_config(config.path), config.name or config.path)
+        return _from_config(_fetched_config(config.path), config.name or config.path, config)
     if path.is_dir() and (path / "config.json").is_file() and not any(path.glob("*.safetensors")):
-        return _from_config(path / "config.json", config.name or path.resolve().name)
+        return _from_config(path / "config.json", config.name or path.resolve().name, config)
     return ModelShape.of(load_model(config))
 
 
-def _from_config(file: Path, name: str) -> ModelShape:
+def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
     """A shape from config.json: all weights are in its dtype (float32 where it names none, as in transformers)."""
-    values: dict[str, Any] = read_json(file)
+    values: dict[str, Any] = {**read_json(file), "max_model_len": config.max_model_len}
     fields = Fields(values, str(file))
     dtype = fields.text("dtype", fields.text("torch_dtype", "float32"))
     if dtype not in _DTYPES:

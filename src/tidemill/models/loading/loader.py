@@ -13,11 +13,13 @@ import numpy as np
 from tidemill.core.config import ModelConfig
 from tidemill.core.errors import ModelLoadError
 from tidemill.models.fields import Fields
-from tidemill.models.loading import gguf_llama
+from tidemill.models.loading import gguf_config
 from tidemill.models.loading.folder_text import folder_text_source, read_template
 from tidemill.models.loading.gguf import GgufFile
+from tidemill.models.loading.gguf_dialects import DIALECTS
 from tidemill.models.loading.gguf_text import gguf_text_source
 from tidemill.models.loading.json_file import read_json
+from tidemill.models.loading.rearrange import split_merged, with_norm_offset
 from tidemill.models.loading.resolve import ModelFiles, resolve
 from tidemill.models.loading.safetensors import read_checkpoint
 from tidemill.models.loading.stored import StoredTensor, matched
@@ -27,7 +29,6 @@ from tidemill.text.source import TextSource
 
 __all__ = ["load_model", "load_text_source"]
 
-_GGUF_ARCHITECTURES = {"llama": gguf_llama}
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 # Some old checkpoints saved the frequencies, which are computed here.
 _COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
@@ -41,13 +42,14 @@ def load_model(config: ModelConfig) -> Model:
     files = resolve(config.path)
     file = GgufFile(files.path) if files.is_gguf else None
     fields, stored = _gguf_parts(file) if file else _folder_parts(files.path)
+    fields = Fields({**fields.values, "max_model_len": config.max_model_len}, fields.where)
     graph = build_graph(fields)
     text = _text(files, file, config.chat_template)
     return Model(
         name=config.name or files.name,
         architecture=fields.text("model_type"),
         graph=graph,
-        weights=matched(graph, stored, str(files.path)),
+        weights=matched(graph, split_merged(fields, stored), str(files.path)),
         max_position=fields.integer("max_position_embeddings", 2048),
         vocab_size=graph.vocab_size,
         end_token_ids=text.end_token_ids,
@@ -73,12 +75,12 @@ def _gguf_parts(file: GgufFile) -> tuple[Fields, Mapping[str, StoredTensor]]:
     if metadata.values.get("split.count", 1) not in {0, 1}:
         raise metadata.error("split.count", "is above 1: join the parts into one file first (llama-gguf-split --merge)")
     architecture = metadata.text("general.architecture")
-    if architecture not in _GGUF_ARCHITECTURES:
-        known = ", ".join(sorted(_GGUF_ARCHITECTURES))
+    if architecture not in DIALECTS:
+        known = ", ".join(sorted(DIALECTS))
         raise metadata.error("general.architecture", f"is {architecture!r}; this build knows {known}")
-    dialect = _GGUF_ARCHITECTURES[architecture]
-    fields = dialect.config(file)
-    return fields, dialect.tensors(file, fields)
+    dialect = DIALECTS[architecture]
+    fields = gguf_config.config(file, architecture, dialect)
+    return fields, gguf_config.tensors(file, fields, dialect)
 
 
 def _folder_parts(folder: Path) -> tuple[Fields, Mapping[str, StoredTensor]]:
@@ -93,7 +95,8 @@ def _folder_parts(folder: Path) -> tuple[Fields, Mapping[str, StoredTensor]]:
             del stored[_HEAD]
         else:
             values = values | {"tie_word_embeddings": False}
-    return Fields(values, str(path)), stored
+    fields = Fields(values, str(path))
+    return fields, with_norm_offset(fields, stored)
 
 
 def _same(one: StoredTensor, other: StoredTensor | None) -> bool:

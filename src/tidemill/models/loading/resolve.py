@@ -48,6 +48,14 @@ def resolve(path: str) -> ModelFiles:
 
     Raises ModelLoadError in one line that says what to do.
     """
+    try:
+        return _local(path) or ModelFiles(path=_fetched(path), name=path)
+    except OSError as error:  # a folder on the way that may not be entered, a name that is too long
+        raise ModelLoadError(f"{_short(path)}: cannot be looked at: {error.strerror}; {_ADVICE}") from error
+
+
+def _local(path: str) -> ModelFiles | None:
+    """A model on this machine; None if the path is none and may be a Hugging Face name."""
     local = Path(path).expanduser()
     if local.is_dir():
         if not (local / "config.json").is_file():
@@ -59,7 +67,11 @@ def resolve(path: str) -> ModelFiles:
         raise ModelLoadError(f"{path}: is neither a .gguf file nor a folder; {_ADVICE}")
     if not _HUB_NAME.fullmatch(path):
         raise ModelLoadError(f"{path}: no such file or folder; {_ADVICE}")
-    return ModelFiles(path=_fetched(path), name=path)
+    return None
+
+
+def _short(path: str) -> str:
+    return path if len(path) <= 200 else f"{path[:200]}..."
 
 
 def bundled_model() -> Path | None:

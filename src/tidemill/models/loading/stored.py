@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import ModelLoadError
-from tidemill.graph.formats import WeightFormat, WeightTensor
+from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
 from tidemill.graph.graph import Graph
 
 __all__ = ["StoredTensor", "StoredWeights", "matched"]
@@ -31,6 +31,8 @@ class StoredTensor:
     data: npt.NDArray[np.uint8]
     heads: int = 0
     """Above 0: rows are stored as rotation pairs within each of this many heads; ``weight`` puts them in halves."""
+    offset: float = 0.0
+    """Other than 0: ``weight`` adds it to every value, and gives float32."""
 
     def __str__(self) -> str:
         return f"{self.where}: tensor {self.name} {list(self.shape)} {self.type_name}"
@@ -39,11 +41,29 @@ class StoredTensor:
         """The format. Raises ModelLoadError if it is one that this build does not read."""
         if self.format is None:
             raise ModelLoadError(f"{self} has a type this build does not read; it reads {', '.join(WeightFormat)}")
-        return self.format
+        return WeightFormat.F32 if self.offset else self.format
+
+    def split_rows(self, counts: Sequence[int]) -> tuple[StoredTensor, ...]:
+        """Parts with so many rows each, one after the other. Raises ModelLoadError if that is not all of them."""
+        if len(self.shape) != 2 or self.shape[0] != sum(counts):
+            raise ModelLoadError(f"{self} has the wrong shape; expected {sum(counts)} rows")
+        row = self.readable_format().row_bytes(self.shape[1])
+        parts, begin = [], 0
+        for count in counts:
+            data = self.data[begin * row : (begin + count) * row]
+            parts.append(replace(self, shape=(count, self.shape[1]), data=data))
+            begin += count
+        return tuple(parts)
 
     def weight(self, name: str) -> WeightTensor:
         """The tensor under the graph's name, with rows in the graph's order."""
-        tensor = WeightTensor(name=name, format=self.readable_format(), shape=self.shape, data=self.data)
+        self.readable_format()
+        assert self.format is not None
+        tensor = WeightTensor(name=name, format=self.format, shape=self.shape, data=self.data)
+        if self.offset:
+            values = dequantize(tensor) + np.float32(self.offset)
+            data = values.view(np.uint8).reshape(-1)
+            return WeightTensor(name=name, format=WeightFormat.F32, shape=self.shape, data=data)
         return halves_from_pairs(tensor, self.heads) if self.heads else tensor
 
 

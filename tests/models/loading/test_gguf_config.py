@@ -120,13 +120,20 @@ def test_values_per_layer_that_are_all_alike_are_one_value(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"general__architecture": "mamba"}, "general.architecture is 'mamba'; this build knows llama"),
+        ({"general__architecture": "mamba"}, "general.architecture is 'mamba'; this build knows gemma2, "),
         ({"general__architecture": None}, "general.architecture is missing"),
         ({"general__type": "adapter"}, "general.type is 'adapter': this is not a whole model"),
         ({"split__count": 3}, "split.count is above 1"),
         ({"llama__block_count": None}, "num_hidden_layers is missing"),
         ({"llama__embedding_length": "8"}, "hidden_size must be a whole number"),
-        ({"llama__rope__scaling__type": "yarn"}, "llama.rope.scaling.type is 'yarn'"),
+        (
+            {"llama__rope__scaling__type": "ntk"},
+            "llama.rope.scaling.type is 'ntk'; this build knows none, linear and yarn",
+        ),
+        (
+            {"llama__rope__scaling__type": "yarn", "llama__rope__scaling__attn_factor": 2.0},
+            "llama.rope.scaling.attn_factor other than 1",
+        ),
         ({"llama__rope__dimension_count": 2}, "llama.rope.dimension_count is 2, but a head has 4 dimensions"),
         ({"llama__attention__value_length": 6}, "llama.attention.value_length is 6, but a head has 4 dimensions"),
         ({"llama__expert_count": 8}, "llama.expert_count is 8: this build does not know this key"),

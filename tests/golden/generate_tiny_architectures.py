@@ -1,0 +1,364 @@
+"""Tiny seeded checkpoints of every architecture but Llama (which has its own script), and what transformers makes of
+them.
+
+Run by a Python that has torch, transformers and gguf (``make golden``); no part of the package is used.
+
+    python tests/golden/generate_tiny_architectures.py [--check] [NAME ...]
+
+For each ``data/<name>/`` gets config.json, generation_config.json, tokenizer.json, model.safetensors and, where
+llama.cpp has a way to say it, model.gguf; and expected.npz: prompts, logits of every position, greedy tokens. Weights
+are f16 in both files (vectors f32 in GGUF), so both give the same values. --check makes all of it anew in a scratch
+folder and compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from generate_tiny_llama import DATA, END, START, VOCAB, in_pairs, insist, record, tokenizer, write_vocabulary
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+COMMON = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": START,
+    "eos_token_id": END,
+    "pad_token_id": 0,
+}
+Writer = Callable[[gguf.GGUFWriter, PretrainedConfig], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One checkpoint."""
+
+    name: str
+    model_type: str
+    config: dict[str, Any]
+    gguf: Writer | None = None
+    """Writes the metadata that the architecture has beyond the common one; None: no GGUF file."""
+    lengths: tuple[int, ...] = (1, 7, 90)
+    paired: bool = False
+    """Rows of q and k are in rotation pairs in GGUF."""
+    short: int = 0
+    """Above 0: also record the logits of one prompt of this length."""
+    norm: tuple[float, float] = (0.5, 1.5)
+    """Range of the factors of norms."""
+    sharpness: float = 1.8
+    """Of the rows of queries and keys."""
+
+
+def no_more(_writer: gguf.GGUFWriter, _config: PretrainedConfig) -> None:
+    """Nothing beyond the common metadata."""
+
+
+def head_sizes(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+
+
+def yarn(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(config.rope_parameters["factor"])
+    writer.add_rope_scaling_orig_ctx_len(config.rope_parameters["original_max_position_embeddings"])
+
+
+def gemma2(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    head_sizes(writer, config)
+    writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    writer.add_sliding_window(config.sliding_window)
+
+
+def gemma3(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    head_sizes(writer, config)
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    writer.add_rope_scaling_factor(config.rope_parameters["full_attention"]["factor"])
+
+
+def phi3(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    writer.add_rope_dimension_count(int(HEAD_DIM * config.rope_parameters["partial_rotary_factor"]))
+    writer.add_rope_scaling_orig_ctx_len(config.original_max_position_embeddings)
+    writer.add_sliding_window(config.sliding_window or 0)
+
+
+def phi3_longrope(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    phi3(writer, config)
+    rope, original = config.rope_parameters, config.original_max_position_embeddings
+    scale = config.max_position_embeddings / original
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
+    for name in ("long", "short"):
+        writer.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], np.float32))
+
+
+def granite(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    writer.add_attention_scale(config.attention_multiplier)
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+
+
+HEAD_DIM = 8
+SHORT = [1.0, 1.1, 1.3]
+LONG = [1.0, 2.0, 6.0]
+THETA = {"rope_type": "default", "rope_theta": 300.0}
+GEMMA = {"tie_word_embeddings": True, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 16}
+CASES = (
+    Case(
+        "mistral",
+        "mistral",
+        {"sliding_window": None, "head_dim": 16, "rope_parameters": THETA},
+        paired=True,
+        gguf=head_sizes,
+    ),
+    Case("mistral_window", "mistral", {"sliding_window": 16, "rope_parameters": THETA}),
+    Case("qwen2", "qwen2", {"tie_word_embeddings": True, "rope_parameters": THETA}, gguf=no_more),
+    Case(
+        "qwen2_yarn",
+        "qwen2",
+        {
+            "num_hidden_layers": 3,
+            "max_position_embeddings": 128,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 500.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+        gguf=yarn,
+    ),
+    Case(
+        "qwen2_window",
+        "qwen2",
+        {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+    ),
+    Case("qwen3", "qwen3", {"head_dim": 16, "rope_parameters": THETA}, gguf=head_sizes),
+    Case(
+        "gemma2",
+        "gemma2",
+        GEMMA
+        | {
+            "num_hidden_layers": 4,
+            "attn_logit_softcapping": 12.0,
+            "final_logit_softcapping": 4.0,
+        },
+        gguf=gemma2,
+        sharpness=3.2,
+        norm=(-0.5, 0.5),
+    ),
+    Case(
+        "gemma3",
+        "gemma3_text",
+        GEMMA
+        | {
+            "num_hidden_layers": 7,
+            "num_key_value_heads": 1,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 5000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+        gguf=gemma3,
+        norm=(-0.5, 0.5),
+    ),
+    Case(
+        "phi3",
+        "phi3",
+        {
+            "sliding_window": 24,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.75},
+            "original_max_position_embeddings": 256,
+        },
+        gguf=phi3,
+    ),
+    Case(
+        "phi3_longrope",
+        "phi3",
+        {
+            "sliding_window": None,
+            "max_position_embeddings": 128,
+            "original_max_position_embeddings": 32,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 300.0,
+                "partial_rotary_factor": 0.75,
+                "short_factor": SHORT,
+                "long_factor": LONG,
+            },
+        },
+        gguf=phi3_longrope,
+        lengths=(33, 90),
+        short=30,
+    ),
+    Case(
+        "granite",
+        "granite",
+        {
+            "attention_multiplier": 0.5,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 1.5,
+            "attention_bias": True,
+            "rope_parameters": THETA,
+        },
+        gguf=granite,
+        paired=True,
+    ),
+    Case("olmo2", "olmo2", {"rope_parameters": THETA}, gguf=no_more),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(2)
+    with tempfile.TemporaryDirectory() as scratch:
+        for seed, case in enumerate(CASES, start=100):
+            if arguments.names and case.name not in arguments.names:
+                continue
+            folder = (Path(scratch) if arguments.check else DATA) / case.name
+            folder.mkdir(parents=True, exist_ok=True)
+            make(case, seed, folder)
+            if arguments.check:
+                compare(DATA / case.name, folder)
+                print(f"{case.name}: agrees")
+    return 0
+
+
+def make(case: Case, seed: int, folder: Path) -> None:
+    """Write everything about one checkpoint."""
+    rng = np.random.default_rng(seed)
+    config = CONFIG_MAPPING[case.model_type](**COMMON | {"tie_word_embeddings": False} | case.config)
+    config._attn_implementation = "eager"
+    model = AutoModelForCausalLM.from_config(config).eval()
+    fill(model, rng, case)
+    prompts = [rng.integers(0, END, length).tolist() for length in case.lengths]
+    insist(case, model, prompts[-1])
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    if config.tie_word_embeddings:
+        del state["lm_head.weight"]
+    save_file({name: tensor.half() for name, tensor in state.items()}, folder / "model.safetensors", {"format": "pt"})
+    expected = record("f16", model, prompts)
+    if case.short:
+        expected |= record_short(model, rng.integers(0, END, case.short))
+    np.savez_compressed(folder / "expected.npz", **expected)
+    if case.gguf is not None:
+        write_gguf(folder / "model.gguf", case, config, state)
+    config.architectures = [type(model).__name__]
+    config.dtype = "float16"
+    config.save_pretrained(folder)
+    GenerationConfig(bos_token_id=START, eos_token_id=[END]).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(), separators=(",", ":")) + "\n")
+
+
+def fill(model: PreTrainedModel, rng: np.random.Generator, case: Case) -> None:
+    """Weights that spread, each an f16: queries and keys large enough to peak the attention, norms not all alike."""
+    low, high = case.norm
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            values = rng.standard_normal(tensor.shape)
+            if name.endswith(("q_norm.weight", "k_norm.weight")):
+                values = rng.uniform(low + 1.0, high + 1.0, tensor.shape)
+            elif name.endswith("norm.weight"):
+                values = rng.uniform(low, high, tensor.shape)
+            elif name.endswith("bias"):
+                values *= 0.3
+            elif "embed_tokens" in name or "lm_head" in name:
+                values *= 0.5
+            else:
+                values *= gains(name, tensor.shape, case.sharpness)[:, None] / math.sqrt(tensor.shape[-1])
+            tensor.copy_(torch.from_numpy(values.astype(np.float16).astype(np.float32)))
+
+
+def gains(name: str, shape: tuple[int, ...], sharpness: float) -> np.ndarray:
+    """Per row: those of queries and keys are larger."""
+    out = np.ones(shape[0])
+    if "q_proj" in name or "k_proj" in name:
+        out[:] = sharpness
+    elif "qkv_proj" in name:
+        out[: HEAD_DIM * (COMMON["num_attention_heads"] + COMMON["num_key_value_heads"])] = sharpness
+    return out
+
+
+@torch.inference_mode()
+def record_short(model: PreTrainedModel, prompt: np.ndarray) -> dict[str, np.ndarray]:
+    """Logits of a prompt within the original length."""
+    return {
+        "short_prompt": prompt.astype(np.int32),
+        "short_logits": model(torch.from_numpy(prompt)[None]).logits[0].numpy(),
+    }
+
+
+def write_gguf(path: Path, case: Case, config: PretrainedConfig, state: dict[str, torch.Tensor]) -> None:
+    """The checkpoint as llama.cpp's converter would write it."""
+    architecture = {"gemma3_text": "gemma3", "mistral": "llama"}.get(case.model_type, case.model_type)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    if "rope_theta" in config.rope_parameters and case.model_type != "gemma2":  # whose files leave the base out
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    write_vocabulary(writer)
+    case.gguf(writer, config)
+    whole_norms = case.model_type.startswith("gemma")
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if case.paired else {}
+    arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    for name, tensor in state.items():
+        values = tensor.numpy()
+        if (module := name.split(".")[-2]) in heads:
+            values = in_pairs(values, heads[module])
+        if whole_norms and name.endswith("norm.weight"):
+            values = values + 1
+        new_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(new_name, np.ascontiguousarray(values, np.float16 if values.ndim == 2 else np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def compare(old: Path, new: Path) -> None:
+    """The same weights to the byte, logits within 1e-4 (other processors, other roundings), the same greedy tokens."""
+    for path in sorted(new.iterdir()):
+        if path.suffix in {".safetensors", ".gguf"} or path.name == "tokenizer.json":
+            assert (old / path.name).read_bytes() == path.read_bytes(), f"{old / path.name} differs"
+    before, after = np.load(old / "expected.npz"), np.load(new / "expected.npz")
+    assert set(before) == set(after)
+    for key in before:
+        if "logits" in key:
+            np.testing.assert_allclose(after[key], before[key], atol=1e-4, rtol=0, err_msg=key)
+        else:
+            np.testing.assert_array_equal(after[key], before[key], err_msg=key)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

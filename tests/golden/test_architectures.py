@@ -1,0 +1,334 @@
+"""Tiny checkpoints of each architecture against transformers: both file forms, every executor, plain and fused, longer
+than every window and every original rope length, and every way to get it wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tidemill.core.config import ExecutorConfig, ModelConfig
+from tidemill.core.step import NO_BLOCK, PlanRow, RowOptions, SequenceId, StepPlan
+from tidemill.executors.factory import make_executor
+from tidemill.executors.protocol import Executor, KvPoolSpec
+from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
+from tidemill.graph.graph import Attention, Glu, Graph, Node, RmsNorm, Rope, RopeSpec, Scale, SoftCap
+from tidemill.graph.passes.fuse import fuse
+from tidemill.models.loading import load_model
+from tidemill.models.loading.stored import StoredWeights
+from tidemill.models.model import Model
+from tidemill.models.registry import BUILDERS
+
+DATA = Path(__file__).parent / "data"
+IN_GGUF = ("mistral", "qwen2", "qwen2_yarn", "qwen3", "gemma2", "gemma3", "phi3", "phi3_longrope", "granite", "olmo2")
+CASES = (*IN_GGUF, "mistral_window", "qwen2_window")
+FILES = [(case, "") for case in CASES] + [(case, "model.gguf") for case in IN_GGUF]
+EXECUTORS = ("native", "reference")
+TOLERANCE = 1e-4
+VISIBLE = 1e-2
+"""A planted mistake must move some logit by at least this much, a hundred times the tolerance."""
+BLOCK_SIZE = 16
+NUM_BLOCKS = 16
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What transformers computed for one prompt."""
+
+    prompt: list[int]
+    logits: Floats
+    greedy: list[int]
+
+
+def load(case: str, file: str = "", **config: int) -> Model:
+    return load_model(ModelConfig(path=str(DATA / case / file), **config))  # type: ignore[arg-type]
+
+
+def goldens(case: str) -> list[Golden]:
+    expected = np.load(DATA / case / "expected.npz")
+    count = sum(key.startswith("prompt") for key in expected)
+    return [
+        Golden(
+            prompt=expected[f"prompt{i}"].tolist(),
+            logits=expected[f"f16_logits{i}"],
+            greedy=expected[f"f16_greedy{i}"].tolist(),
+        )
+        for i in range(count)
+    ]
+
+
+def executor_for(name: str, graph: Graph, weights: Mapping[str, WeightTensor]) -> Executor:
+    config = ExecutorConfig(executor="native" if name == "native" else "reference", numerics="exact", threads=1)
+    executor = make_executor(graph, weights, config)
+    executor.allocate_kv(
+        [KvPoolSpec(group=group.name, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE) for group in graph.kv_groups]
+    )
+    return executor
+
+
+def table(window: int | None, start: int) -> list[int]:
+    """Positions do not lie in the order of the blocks, and blocks that the window has passed are given back."""
+    passed = 0 if window is None else max(0, start - window + 1) // BLOCK_SIZE
+    return [NO_BLOCK if block < passed else NUM_BLOCKS - 1 - block for block in range(NUM_BLOCKS)]
+
+
+def row(graph: Graph, tokens: Sequence[int], *, start: int = 0, outputs: int = 1) -> PlanRow:
+    return PlanRow(
+        sequence=SequenceId(0),
+        tokens=tokens,
+        start=start,
+        block_tables=tuple(table(group.window, start) for group in graph.kv_groups),
+        num_outputs=outputs,
+        options=RowOptions() if outputs else None,
+    )
+
+
+def all_logits(executor: Executor, graph: Graph, prompt: Sequence[int]) -> Floats:
+    return executor.logits(StepPlan(step=0, rows=(row(graph, prompt, outputs=len(prompt)),)))[0]
+
+
+def test_every_architecture_has_a_checkpoint() -> None:
+    """Llama's are in test_tiny_llama."""
+    assert {load(case).architecture for case in CASES} == BUILDERS.keys() - {"llama"}
+
+
+@pytest.mark.parametrize("executor_name", EXECUTORS)
+@pytest.mark.parametrize("passes", ["plain", "fused"])
+@pytest.mark.parametrize(("case", "file"), FILES)
+def test_logits_are_those_of_transformers(case: str, file: str, passes: str, executor_name: str) -> None:
+    model = load(case, file)
+    graph = fuse(model.graph) if passes == "fused" else model.graph
+    executor = executor_for(executor_name, graph, model.weights)
+    for golden in goldens(case):
+        logits = all_logits(executor, graph, golden.prompt)
+        np.testing.assert_allclose(logits, golden.logits, atol=TOLERANCE, rtol=0)
+    executor.close()
+
+
+@pytest.mark.parametrize("executor_name", EXECUTORS)
+@pytest.mark.parametrize("chunk", [7, 512])
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_tokens_are_those_of_transformers(case: str, chunk: int, executor_name: str) -> None:
+    """The prompt in chunks, then one token a step, giving back blocks behind the window."""
+    model = load(case)
+    graph = fuse(model.graph)
+    executor = executor_for(executor_name, graph, model.weights)
+    for golden in goldens(case):
+        tokens, done, step = list(golden.prompt), 0, 0
+        while len(tokens) < len(golden.prompt) + len(golden.greedy):
+            part = tokens[done : done + chunk]
+            last = done + len(part) == len(tokens)
+            executor.submit(StepPlan(step=step, rows=(row(graph, part, start=done, outputs=int(last)),)))
+            done, step = done + len(part), step + 1
+            tokens += executor.collect().rows[0].tokens
+        assert tokens[len(golden.prompt) :] == golden.greedy
+    executor.close()
+
+
+@pytest.mark.parametrize("file", ["", "model.gguf"])
+def test_longrope_loaded_for_no_more_than_the_original_length_uses_the_short_divisors(file: str) -> None:
+    expected = np.load(DATA / "phi3_longrope" / "expected.npz")
+    prompt, logits = expected["short_prompt"].tolist(), expected["short_logits"]
+    short, long = load("phi3_longrope", file, max_model_len=32), load("phi3_longrope", file)
+    right, wrong = (all_logits(executor_for("reference", m.graph, m.weights), m.graph, prompt) for m in (short, long))
+    np.testing.assert_allclose(right, logits, atol=TOLERANCE, rtol=0)
+    assert np.abs(wrong - logits).max() > VISIBLE
+
+
+# --- each planted mistake must show -------------------------------------------------------------------------------
+
+
+def with_nodes(model: Model, change: Callable[[Node], Node]) -> Model:
+    return replace(model, graph=replace(model.graph, nodes=tuple(change(node) for node in model.graph.nodes)))
+
+
+def with_attention(model: Model, change: Callable[[Attention], Attention]) -> Model:
+    return with_nodes(model, lambda n: change(n) if isinstance(n, Attention) else n)
+
+
+def with_ropes(model: Model, change: Callable[[RopeSpec], RopeSpec]) -> Model:
+    return with_nodes(model, lambda n: replace(n, rope=change(n.rope)) if isinstance(n, Rope) else n)
+
+
+def with_weight(model: Model, part: str, change: Callable[[Floats], Floats]) -> Model:
+    def changed(name: str, tensor: WeightTensor) -> WeightTensor:
+        if part not in name:
+            return tensor
+        values = np.ascontiguousarray(change(dequantize(tensor)), np.float32)
+        data = values.view(np.uint8).reshape(-1)
+        return WeightTensor(name=name, format=WeightFormat.F32, shape=values.shape, data=data)
+
+    return replace(model, weights={name: changed(name, model.weights[name]) for name in model.weights})
+
+
+def default_frequencies(theta: float) -> Callable[[RopeSpec], RopeSpec]:
+    def change(spec: RopeSpec) -> RopeSpec:
+        half = len(spec.inv_freq)
+        return replace(spec, inv_freq=tuple(theta ** (-i / half) for i in range(half)))
+
+    return change
+
+
+def window_by(change: int) -> Callable[[Model], Model]:
+    def plant(model: Model) -> Model:
+        return with_attention(model, lambda n: replace(n, window=n.window + change) if n.window else n)
+
+    return plant
+
+
+def no_window(model: Model) -> Model:
+    return with_attention(model, lambda n: replace(n, window=None))
+
+
+def all_local(model: Model) -> Model:
+    window = next(group.window for group in model.graph.kv_groups if group.window)
+    return with_attention(model, lambda n: replace(n, window=window))
+
+
+def no_attention_cap(model: Model) -> Model:
+    return with_attention(model, lambda n: replace(n, soft_cap=None))
+
+
+def no_final_cap(model: Model) -> Model:
+    return with_nodes(model, lambda n: Scale(x=n.x, factor=1.0, out=n.out) if isinstance(n, SoftCap) else n)
+
+
+def scale_off(model: Model) -> Model:
+    return with_attention(model, lambda n: replace(n, scale=1.1 * n.scale))
+
+
+def default_scale(model: Model) -> Model:
+    return with_attention(model, lambda n: replace(n, scale=n.head_dim**-0.5))
+
+
+def one_multiplier_gone(index: int) -> Callable[[Model], Model]:
+    def plant(model: Model) -> Model:
+        target = [node for node in model.graph.nodes if isinstance(node, Scale)][index]
+        return with_nodes(model, lambda n: replace(n, factor=1.0) if n is target else n)
+
+    return plant
+
+
+def norm_offset(model: Model) -> Model:
+    return with_weight(model, "layernorm.weight", lambda w: w - 1)
+
+
+def query_norm_offset(model: Model) -> Model:
+    return with_weight(model, "q_norm.weight", lambda w: w - 1)
+
+
+def no_query_norm(model: Model) -> Model:
+    return with_nodes(
+        model, lambda n: Scale(x=n.x, factor=1.0, out=n.out) if isinstance(n, RmsNorm) and "q_norm" in n.weight else n
+    )
+
+
+def norm_over_heads(model: Model) -> Model:
+    """OLMo 2's norm of the whole width taken head by head: the weight of the first head for all."""
+    heads = {node.weight: node.x.width // 8 for node in model.graph.nodes if isinstance(node, RmsNorm)}
+    changed = with_nodes(
+        model,
+        lambda n: replace(n, heads=heads[n.weight]) if isinstance(n, RmsNorm) and "self_attn" in n.weight else n,
+    )
+    shapes = tuple(replace(spec, shape=(8,)) if "_norm.weight" in spec.name else spec for spec in changed.graph.weights)
+    changed = with_weight(changed, "_norm.weight", lambda w: w[:8])
+    return replace(changed, graph=replace(changed.graph, weights=shapes))
+
+
+def silu_for_gelu(model: Model) -> Model:
+    return with_nodes(model, lambda n: replace(n, activation="silu") if isinstance(n, Glu) else n)
+
+
+def one_rope_for_all(model: Model) -> Model:
+    first = next(node.rope for node in model.graph.nodes if isinstance(node, Rope))
+    return with_ropes(model, lambda _spec: first)
+
+
+def linear_everywhere(model: Model) -> Model:
+    """The global layers' scaling applied to the local ones too."""
+    local = next(node.rope for node in model.graph.nodes if isinstance(node, Rope))
+    return with_ropes(model, lambda s: replace(s, inv_freq=tuple(f / 3 for f in s.inv_freq)) if s == local else s)
+
+
+def whole_rope(model: Model) -> Model:
+    return with_nodes(
+        model,
+        lambda n: (
+            replace(n, rope=default_frequencies(300.0)(replace(n.rope, inv_freq=(0.0,) * (n.head_dim // 2))))
+            if isinstance(n, Rope)
+            else n
+        ),
+    )
+
+
+def no_growth(model: Model) -> Model:
+    return with_ropes(model, lambda s: replace(s, attention_factor=1.0))
+
+
+def no_biases(model: Model) -> Model:
+    return with_weight(model, ".bias", np.zeros_like)
+
+
+MISTAKES: dict[str, tuple[str, Callable[[Model], Model]]] = {
+    "mistral: rope base": ("mistral", lambda m: with_ropes(m, default_frequencies(600.0))),
+    "mistral: no window": ("mistral_window", no_window),
+    "mistral: window longer by one": ("mistral_window", window_by(1)),
+    "mistral: window shorter by one": ("mistral_window", window_by(-1)),
+    "qwen2: no biases": ("qwen2", no_biases),
+    "qwen2: rope base": ("qwen2", lambda m: with_ropes(m, default_frequencies(600.0))),
+    "qwen2: yarn missing": ("qwen2_yarn", lambda m: with_ropes(m, default_frequencies(500.0))),
+    "qwen2: yarn's growth of scores missing": ("qwen2_yarn", no_growth),
+    "qwen2: no window": ("qwen2_window", no_window),
+    "qwen2: all layers local": ("qwen2_window", all_local),
+    "qwen3: no norm of queries": ("qwen3", no_query_norm),
+    "gemma2: window longer by one": ("gemma2", window_by(1)),
+    "gemma2: all layers local": ("gemma2", all_local),
+    "gemma2: no attention cap": ("gemma2", no_attention_cap),
+    "gemma2: no final cap": ("gemma2", no_final_cap),
+    "gemma2: norm offset missing": ("gemma2", norm_offset),
+    "gemma2: embedding scale missing": ("gemma2", one_multiplier_gone(0)),
+    "gemma2: silu": ("gemma2", silu_for_gelu),
+    "gemma2: attention scale": ("gemma2", scale_off),
+    "gemma3: window shorter by one": ("gemma3", window_by(-1)),
+    "gemma3: all layers local": ("gemma3", all_local),
+    "gemma3: one rope for all layers": ("gemma3", one_rope_for_all),
+    "gemma3: local layers scaled too": ("gemma3", linear_everywhere),
+    "gemma3: offset of the norm of queries missing": ("gemma3", query_norm_offset),
+    "phi3: whole heads rotated": ("phi3", whole_rope),
+    "phi3: window longer by one": ("phi3", window_by(1)),
+    "phi3: longrope's growth of scores missing": ("phi3_longrope", no_growth),
+    "granite: embedding multiplier": ("granite", one_multiplier_gone(0)),
+    "granite: residual multiplier": ("granite", one_multiplier_gone(2)),
+    "granite: logits scaling": ("granite", one_multiplier_gone(-1)),
+    "granite: attention multiplier": ("granite", default_scale),
+    "olmo2: norms of queries and keys by head": ("olmo2", norm_over_heads),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_shows(mistake: str) -> None:
+    case, plant = MISTAKES[mistake]
+    golden = goldens(case)[-1]
+    model = load(case)
+    right, wrong = (
+        all_logits(executor_for("reference", each.graph, each.weights), each.graph, golden.prompt)
+        for each in (model, plant(model))
+    )
+    assert np.abs(right - golden.logits).max() < TOLERANCE
+    assert np.abs(wrong - golden.logits).max() > VISIBLE
+
+
+@pytest.mark.parametrize("case", ["mistral", "granite"])
+def test_rows_of_queries_and_keys_left_in_pairs_show(case: str) -> None:
+    golden = goldens(case)[-1]
+    model = load(case, "model.gguf")
+    assert isinstance(model.weights, StoredWeights)
+    stored = {name: replace(tensor, heads=0) for name, tensor in model.weights.stored.items()}
+    wrong = all_logits(executor_for("reference", model.graph, StoredWeights(stored)), model.graph, golden.prompt)
+    assert np.abs(wrong - golden.logits).max() > VISIBLE
