@@ -151,9 +151,10 @@ void bind_building(nb::class_<Module>& cls) {
       .def("add_rope", [](Module& m, std::vector<double> inv_freq, double factor) {
         return m.machine().add_rope(std::move(inv_freq), factor);
       }, "inv_freq"_a, "factor"_a)
-      .def("add_group", [](Module& m, std::int32_t layers, std::int32_t kv_heads, std::int32_t head_dim) {
-        return m.machine().add_group({layers, kv_heads, head_dim});
-      }, "layers"_a, "kv_heads"_a, "head_dim"_a)
+      .def("add_group", [](Module& m, std::int32_t layers, std::int32_t kv_heads, std::int32_t head_dim,
+                           std::int32_t window) {
+        return m.machine().add_group({layers, kv_heads, head_dim, window});
+      }, "layers"_a, "kv_heads"_a, "head_dim"_a, "window"_a)
       .def("add_slot", [](Module& m, bool outputs, std::int32_t float_width, std::int32_t quantized_width) {
         m.machine().program().slots.push_back({rows_of(outputs), float_width, quantized_width});
         return static_cast<int>(m.machine().program().slots.size()) - 1;
@@ -167,12 +168,18 @@ void bind_building(nb::class_<Module>& cls) {
 void bind_instructions(nb::class_<Module>& cls) {
   cls.def("embed", [](Module& m, int table, int out, int width) { m.emit(EmbedOp{table, out, width}); },
           "table"_a, "out"_a, "width"_a)
-      .def("rms_norm", [](Module& m, int x, int weight, float eps, bool outputs, int width, int out, int quantized) {
-        m.emit(NormOp{x, weight, eps, rows_of(outputs), width, out, quantized});
-      }, "x"_a, "weight"_a, "eps"_a, "outputs"_a, "width"_a, "out"_a, "out_quantized"_a)
-      .def("glu", [](Module& m, int gate, int up, bool outputs, int width, int out, int quantized) {
-        m.emit(GluOp{gate, up, rows_of(outputs), width, out, quantized});
-      }, "gate"_a, "up"_a, "outputs"_a, "width"_a, "out"_a, "out_quantized"_a)
+      .def("rms_norm", [](Module& m, int x, int weight, float eps, bool outputs, int width, int heads, int out,
+                          int quantized) {
+        if (heads < 1 || width % heads != 0) {
+          throw std::invalid_argument("a norm of width " + std::to_string(width) + " has no " + std::to_string(heads) +
+                                      " equal parts");
+        }
+        m.emit(NormOp{x, weight, eps, rows_of(outputs), width, heads, out, quantized});
+      }, "x"_a, "weight"_a, "eps"_a, "outputs"_a, "width"_a, "heads"_a, "out"_a, "out_quantized"_a)
+      .def("glu", [](Module& m, bool gelu_tanh, int gate, int up, bool outputs, int width, int out, int quantized) {
+        const Activation activation = gelu_tanh ? Activation::kGeluTanh : Activation::kSilu;
+        m.emit(GluOp{activation, gate, up, rows_of(outputs), width, out, quantized});
+      }, "gelu_tanh"_a, "gate"_a, "up"_a, "outputs"_a, "width"_a, "out"_a, "out_quantized"_a)
       .def("quantize", [](Module& m, int x, bool outputs, int width, int out) {
         m.emit(QuantizeOp{x, rows_of(outputs), width, out});
       }, "x"_a, "outputs"_a, "width"_a, "out"_a)
@@ -188,14 +195,18 @@ void bind_instructions(nb::class_<Module>& cls) {
         m.emit(RopeOp{x, heads, head_dim, rope, out});
       }, "x"_a, "heads"_a, "head_dim"_a, "rope"_a, "out"_a)
       .def("attention", [](Module& m, int q, int k, int v, int heads, int group, int layer, int rope, float scale,
-                           int out) { m.emit(AttentionOp{q, k, v, heads, group, layer, rope, scale, out}); },
-           "q"_a, "k"_a, "v"_a, "heads"_a, "group"_a, "layer"_a, "rope"_a, "scale"_a, "out"_a)
+                           int window, float soft_cap, int out) {
+        m.emit(AttentionOp{q, k, v, heads, group, layer, rope, scale, window, soft_cap, out});
+      }, "q"_a, "k"_a, "v"_a, "heads"_a, "group"_a, "layer"_a, "rope"_a, "scale"_a, "window"_a, "soft_cap"_a, "out"_a)
       .def("add", [](Module& m, int a, int b, bool outputs, int width, int out) {
         m.emit(AddOp{a, b, rows_of(outputs), width, out});
       }, "a"_a, "b"_a, "outputs"_a, "width"_a, "out"_a)
       .def("scale", [](Module& m, int x, float factor, bool outputs, int width, int out) {
         m.emit(ScaleOp{x, factor, rows_of(outputs), width, out});
       }, "x"_a, "factor"_a, "outputs"_a, "width"_a, "out"_a)
+      .def("soft_cap", [](Module& m, int x, float cap, bool outputs, int width, int out) {
+        m.emit(SoftCapOp{x, cap, rows_of(outputs), width, out});
+      }, "x"_a, "cap"_a, "outputs"_a, "width"_a, "out"_a)
       .def("select", [](Module& m, int x, int width, int out) { m.emit(SelectOp{x, width, out}); },
            "x"_a, "width"_a, "out"_a);
 }

@@ -13,6 +13,7 @@ struct KvShape {
   std::int32_t layers;
   std::int32_t kv_heads;
   std::int32_t head_dim;
+  std::int32_t window;  // positions that its layers look back on, the current one included; 0: all
 };
 
 class KvPool {
@@ -22,6 +23,7 @@ class KvPool {
 
   std::int32_t num_blocks() const { return num_blocks_; }
   std::int32_t block_size() const { return block_size_; }
+  std::int32_t window() const { return shape_.window; }
   KvFormat format() const { return format_; }
   KvLayer layer(std::int32_t index) const;
 

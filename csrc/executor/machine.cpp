@@ -96,6 +96,7 @@ std::int32_t Machine::add_group(KvShape shape) {
     throw std::invalid_argument("head_dim must be between 1 and " + std::to_string(kMaxHeadDim) + ", not " +
                                 std::to_string(shape.head_dim));
   }
+  if (shape.window < 0) throw std::invalid_argument("window must not be negative, and is " + std::to_string(shape.window));
   program_.groups.push_back(shape);
   kv_.emplace_back();
   return static_cast<std::int32_t>(program_.groups.size()) - 1;

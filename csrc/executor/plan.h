@@ -8,6 +8,9 @@
 
 namespace tidemill {
 
+// Stands in a block table where a block was given back.
+inline constexpr std::int32_t kNoBlock = -1;
+
 struct StepRow {
   std::vector<std::int32_t> tokens;
   std::int64_t start = 0;

@@ -30,12 +30,15 @@ struct NormOp {
   std::int32_t x, weight;
   float eps;
   RowsOf rows;
-  std::int32_t width;
+  std::int32_t width, heads;        // each of `heads` equal parts of a row is normed by itself
   std::int32_t out, out_quantized;  // either or both
 };
 
+enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+
 // gate and up as two values, or side by side in one (up is none).
 struct GluOp {
+  Activation activation;
   std::int32_t gate, up;
   RowsOf rows;
   std::int32_t width;
@@ -68,6 +71,8 @@ struct RopeOp {
 struct AttentionOp {
   std::int32_t q, k, v, heads, group, layer, rope;
   float scale;
+  std::int32_t window;  // 0: none
+  float soft_cap;       // 0: none
   std::int32_t out;
 };
 
@@ -84,12 +89,20 @@ struct ScaleOp {
   std::int32_t width, out;
 };
 
+struct SoftCapOp {
+  std::int32_t x;
+  float cap;
+  RowsOf rows;
+  std::int32_t width, out;
+};
+
 struct SelectOp {
   std::int32_t x, width, out;
 };
 
 using Instruction =
-    std::variant<EmbedOp, NormOp, GluOp, QuantizeOp, LinearOp, RopeOp, AttentionOp, AddOp, ScaleOp, SelectOp>;
+    std::variant<EmbedOp, NormOp, GluOp, QuantizeOp, LinearOp, RopeOp, AttentionOp, AddOp, ScaleOp, SoftCapOp,
+                 SelectOp>;
 
 struct Program {
   std::vector<Slot> slots;

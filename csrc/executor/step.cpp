@@ -127,8 +127,10 @@ void StepRunner::execute(const NormOp& op) {
   const float* x = arena_.floats(op.x);
   const float* weight = weights_.vector(op.weight);
   const std::size_t stride = row_stride(op.width);
+  const std::int32_t part = op.width / op.heads;
   emit_rows(op.rows, op.width, op.out, op.out_quantized, [&](std::int32_t row, float* out) {
-    kernels_.vector->rms_norm(x + static_cast<std::size_t>(row) * stride, weight, op.eps, op.width, out);
+    const float* from = x + static_cast<std::size_t>(row) * stride;
+    for (std::int32_t i = 0; i < op.width; i += part) kernels_.vector->rms_norm(from + i, weight, op.eps, part, out + i);
   });
 }
 
@@ -137,9 +139,11 @@ void StepRunner::execute(const GluOp& op) {
   const float* gate = arena_.floats(op.gate);
   const float* up = merged ? gate + op.width : arena_.floats(op.up);
   const std::size_t stride = row_stride(merged ? 2 * op.width : op.width);
+  const auto glu =
+      op.activation == Activation::kSilu ? kernels_.vector->silu_glu : kernels_.vector->gelu_tanh_glu;
   emit_rows(op.rows, op.width, op.out, op.out_quantized, [&](std::int32_t row, float* out) {
     const std::size_t at = static_cast<std::size_t>(row) * stride;
-    kernels_.vector->silu_glu(gate + at, up + at, op.width, out);
+    glu(gate + at, up + at, op.width, out);
   });
 }
 
@@ -215,6 +219,13 @@ void StepRunner::execute(const ScaleOp& op) {
   const float* x = arena_.floats(op.x);
   emit_rows(op.rows, op.width, op.out, kNone, [&](std::int32_t row, float* out) {
     kernels_.vector->scale(x + static_cast<std::size_t>(row) * row_stride(op.width), op.factor, op.width, out);
+  });
+}
+
+void StepRunner::execute(const SoftCapOp& op) {
+  const float* x = arena_.floats(op.x);
+  emit_rows(op.rows, op.width, op.out, kNone, [&](std::int32_t row, float* out) {
+    kernels_.vector->soft_cap(x + static_cast<std::size_t>(row) * row_stride(op.width), op.cap, op.width, out);
   });
 }
 

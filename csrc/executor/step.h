@@ -38,6 +38,7 @@ class StepRunner {
   struct TaskList {
     std::int32_t group = kNone;
     std::int32_t heads = 0;
+    std::int32_t window = 0;
     std::vector<AttentionRow> rows;
     std::vector<AttentionTask> tasks;  // longest first
     std::size_t score_floats = 0;
@@ -53,6 +54,7 @@ class StepRunner {
   void execute(const AttentionOp& op);
   void execute(const AddOp& op);
   void execute(const ScaleOp& op);
+  void execute(const SoftCapOp& op);
   void execute(const SelectOp& op);
   void draw(const StepPlan& plan);
   void draw(const StepPlan& plan, std::int32_t output, int thread);

@@ -47,6 +47,8 @@ AttentionCall StepRunner::attention_call(const AttentionOp& op) const {
   call.out_stride = row_stride(q_width);
   call.heads = op.heads;
   call.scale = op.scale;
+  call.soft_cap = op.soft_cap;
+  call.window = op.window;
   call.kv = layer;
   if (op.rope != kNone) {
     const RopeView rope = ropes_[static_cast<std::size_t>(op.rope)].view();
@@ -57,14 +59,17 @@ AttentionCall StepRunner::attention_call(const AttentionOp& op) const {
   return call;
 }
 
-// Tasks depend on the group and the number of heads only: layers share them.
+// Tasks depend on the group, the number of heads and the window only: layers share them.
 const StepRunner::TaskList& StepRunner::tasks_for(const AttentionOp& op) {
-  const auto same = [&](const TaskList& list) { return list.group == op.group && list.heads == op.heads; };
+  const auto same = [&](const TaskList& list) {
+    return list.group == op.group && list.heads == op.heads && list.window == op.window;
+  };
   auto found = std::find_if(task_lists_.begin(), task_lists_.end(), same);
   if (found == task_lists_.end()) {
     TaskList list;
     list.group = op.group;
     list.heads = op.heads;
+    list.window = op.window;
     found = task_lists_.insert(task_lists_.end(), std::move(list));
   }
   if (found->rows.empty()) build_tasks(*found, op);
@@ -97,7 +102,8 @@ void StepRunner::build_tasks(TaskList& list, const AttentionOp& op) const {
   }
   const auto cost = [&](const AttentionTask& task) {
     const std::int32_t context = list.rows[static_cast<std::size_t>(task.row)].start + task.end / group;
-    return std::int64_t{context} * (task.end - task.begin);
+    const std::int32_t read = op.window == 0 ? context : std::min(context, op.window);
+    return std::int64_t{read} * (task.end - task.begin);
   };
   std::stable_sort(list.tasks.begin(), list.tasks.end(),
                    [&](const AttentionTask& a, const AttentionTask& b) { return cost(a) > cost(b); });

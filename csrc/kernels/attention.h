@@ -7,6 +7,13 @@
 // the block size. Each (token, head) keeps a maximum, eight partial sums and an output; their order of operations is
 // fixed by the tile alone, so the bits do not depend on chunking, neighbours, block size or threads (rule 2).
 // A token reads no slot beyond its own position, so what an unwritten slot holds never matters.
+//
+// With a window of w the token at position p reads positions p - w + 1 to p: tiles wholly before are passed over, and of
+// the tile in which the window begins no block before it is touched, as that may belong to another sequence by now.
+//
+//     tile   |----------------|----------------|----------------|
+//     block  |  -  |  -  |  -  | r . |     |     |     |     . p |        - given back, . masked
+//
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -65,6 +72,8 @@ struct AttentionCall {
   std::size_t out_stride;
   std::int32_t heads;
   float scale;
+  float soft_cap;       // scores become soft_cap * tanh(score / soft_cap); 0: they stay
+  std::int32_t window;  // positions a token reads, its own included; 0: all before it
   const float* rope_cos;  // [position][rope_half], or null
   const float* rope_sin;
   std::int32_t rope_half;
@@ -72,6 +81,10 @@ struct AttentionCall {
   float* scores;  // materialised form only
 
   TIDEMILL_INLINE std::int32_t group() const { return heads / kv.kv_heads; }
+  // First position that the token at `position` reads.
+  TIDEMILL_INLINE std::int32_t first_read(std::int32_t position) const {
+    return window == 0 || position < window ? 0 : position - window + 1;
+  }
 };
 
 // Query rows [begin, end) of one sequence and KV head; query row r is token r / group, head r % group of the group.

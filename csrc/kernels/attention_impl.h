@@ -1,6 +1,7 @@
 // Attention kernels of one instruction set S (see simd.h) and one KV element type.
 #pragma once
 #include "attention.h"
+#include "norm_impl.h"
 #include "rope_impl.h"
 #include "simd.h"
 
@@ -35,15 +36,39 @@ struct AttentionTile {
   std::int32_t padded_dim;
 };
 
-// The blocks that hold tokens [tile_start, tile_start + tokens) of a row.
+// Tokens [begin, end) of a tile, counted from its start; empty where end <= begin, and then begin or end may lie outside
+// the tile.
+struct TileSpan {
+  std::int32_t begin;
+  std::int32_t end;
+
+  TIDEMILL_INLINE bool empty() const { return end <= begin; }
+};
+
+// The part of a tile that tokens at positions first to last read together.
+TIDEMILL_INLINE TileSpan span_read(const AttentionCall& call, std::int32_t first, std::int32_t last,
+                                   std::int32_t tile_start) {
+  const std::int32_t begin = call.first_read(first) - tile_start;
+  const std::int32_t end = last + 1 - tile_start;
+  return {begin > 0 ? begin : 0, end < kTileTokens ? end : kTileTokens};
+}
+
+// Calls body(start, span) for each tile that tokens at positions first to last read.
+template <class Body>
+TIDEMILL_INLINE void for_tiles(const AttentionCall& call, std::int32_t first, std::int32_t last, Body body) {
+  std::int32_t start = call.first_read(first) / kTileTokens * kTileTokens;
+  for (; start <= last; start += kTileTokens) body(start, span_read(call, first, last, start));
+}
+
+// The blocks that hold a span of the tile at tile_start; the others are null.
 template <class Element>
 TIDEMILL_INLINE AttentionTile<Element> tile_of(const KvLayer& kv, const std::int32_t* table, std::int32_t kv_head,
-                               std::int32_t tile_start, std::int32_t tokens) {
+                               std::int32_t tile_start, TileSpan span) {
   using Type = typename Element::Type;
   AttentionTile<Element> tile{{}, {}, kv.block_size, kv.head_dim, kv.padded_dim()};
   const std::int32_t first = tile_start / kv.block_size;
-  const std::int32_t blocks = (tokens + kv.block_size - 1) / kv.block_size;
-  for (std::int32_t b = 0; b < blocks; ++b) {
+  const std::int32_t blocks = (span.end + kv.block_size - 1) / kv.block_size;
+  for (std::int32_t b = span.begin / kv.block_size; b < blocks; ++b) {
     tile.k[b] = reinterpret_cast<const Type*>(kv.keys(table[first + b], kv_head));
     tile.v[b] = reinterpret_cast<const Type*>(kv.values(table[first + b], kv_head));
   }
@@ -85,28 +110,39 @@ TIDEMILL_INLINE void token_scores(const AttentionTile<Element>& tile, const floa
   }
 }
 
-// Scores of the first `tokens` tokens, rounded up to 16: what the rest holds is masked by the caller.
+// Scores of a span, rounded out to multiples of 16 (within its blocks): what the rest holds is masked by the caller.
 template <class S, class Element, int kRows>
-TIDEMILL_INLINE void panel_scores(const AttentionTile<Element>& tile, const float* q, std::int32_t tokens, float* p,
+TIDEMILL_INLINE void panel_scores(const AttentionTile<Element>& tile, const float* q, TileSpan span, float* p,
                                   std::size_t p_stride) {
   constexpr int kVectors = vectors_per_row(kRows);
-  std::int32_t t = 0;
-  for (; t + 8 * kVectors <= (tokens + 15) / 16 * 16; t += 8 * kVectors) {
+  std::int32_t t = span.begin / 16 * 16;
+  for (; t + 8 * kVectors <= (span.end + 15) / 16 * 16; t += 8 * kVectors) {
     token_scores<S, Element, kRows, kVectors>(tile, q, t, p, p_stride);
   }
-  for (; t < tokens; t += 16) token_scores<S, Element, kRows, 2>(tile, q, t, p, p_stride);
+  for (; t < span.end; t += 16) token_scores<S, Element, kRows, 2>(tile, q, t, p, p_stride);
+}
+
+// The whole vectors of eight around the scores of a span.
+TIDEMILL_INLINE TileSpan lanes_around(TileSpan span) { return {span.begin / 8 * 8, (span.end + 7) / 8 * 8}; }
+
+template <class S>
+TIDEMILL_INLINE void cap_scores(float* p, TileSpan span, float soft_cap_or_zero) {
+  if (soft_cap_or_zero == 0.0f) return;
+  const TileSpan lanes = lanes_around(span);
+  soft_cap<S>(p + lanes.begin, soft_cap_or_zero, lanes.end - lanes.begin, p + lanes.begin);
 }
 
 // The tile's step of one query's softmax: scores become weights, the new maximum and sums are kept, the factor for
-// what was accumulated before is returned. Tokens from `count` on weigh nothing.
+// what was accumulated before is returned. Tokens outside the span, which must not be empty, weigh nothing.
 template <class S>
-TIDEMILL_INLINE float softmax_step(float* p, std::int32_t count, std::int32_t tokens, float* maximum, float* sums) {
+TIDEMILL_INLINE float softmax_step(float* p, TileSpan span, float* maximum, float* sums) {
   using V = typename S::V;
   const float lowest = -__builtin_inff();
-  const std::int32_t padded = (tokens + 7) / 8 * 8;
-  for (std::int32_t t = count > 0 ? count : 0; t < padded; ++t) p[t] = lowest;
+  const TileSpan lanes = lanes_around(span);
+  for (std::int32_t t = lanes.begin; t < span.begin; ++t) p[t] = lowest;
+  for (std::int32_t t = span.end; t < lanes.end; ++t) p[t] = lowest;
   V best = S::set(lowest);
-  for (std::int32_t t = 0; t < padded; t += 8) best = S::max(best, S::load(p + t));
+  for (std::int32_t t = lanes.begin; t < lanes.end; t += 8) best = S::max(best, S::load(p + t));
   const float before = *maximum;
   const float tile_max = S::max_lane(best);
   const float now = tile_max > before ? tile_max : before;
@@ -119,7 +155,7 @@ TIDEMILL_INLINE float softmax_step(float* p, std::int32_t count, std::int32_t to
   *maximum = now;
   V total = S::mul(S::load(sums), S::set(factor));
   const V shift = S::set(now);
-  for (std::int32_t t = 0; t < padded; t += 8) {
+  for (std::int32_t t = lanes.begin; t < lanes.end; t += 8) {
     const V weight = simd::exp<S>(S::sub(S::load(p + t), shift));
     S::store(p + t, weight);
     total = S::add(total, weight);
@@ -128,10 +164,10 @@ TIDEMILL_INLINE float softmax_step(float* p, std::int32_t count, std::int32_t to
   return factor;
 }
 
-// out_i = out_i * factor_i + sum over tokens [0, tokens) of p[i][t] v_t, tokens in order, kWidth vectors of eight at d.
+// out_i = out_i * factor_i + sum over a span's tokens of p[i][t] v_t, tokens in order, kWidth vectors of eight at d.
 template <class S, class Element, int kRows, int kWidth>
 TIDEMILL_INLINE void panel_values(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
-                                  const float* factors, std::int32_t tokens, std::int32_t d, float* const* out) {
+                                  const float* factors, TileSpan span, std::int32_t d, float* const* out) {
   using V = typename S::V;
   V acc[kRows][kWidth];
   TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
@@ -139,10 +175,12 @@ TIDEMILL_INLINE void panel_values(const AttentionTile<Element>& tile, const floa
       acc[i][w] = S::mul(S::load(out[i] + d + 8 * w), S::set(factors[i]));
     }
   }
-  for (std::int32_t begin = 0; begin < tokens; begin += tile.block_size) {
-    const auto* v = tile.v[begin / tile.block_size] + d;
-    const std::int32_t end = begin + tile.block_size < tokens ? begin + tile.block_size : tokens;
-    for (std::int32_t t = begin; t < end; ++t) {
+  for (std::int32_t t = span.begin; t < span.end;) {
+    const std::int32_t block = t / tile.block_size;
+    const std::int32_t first = block * tile.block_size;
+    const auto* v = tile.v[block] + static_cast<std::size_t>((t - first) * tile.padded_dim + d);
+    const std::int32_t end = first + tile.block_size < span.end ? first + tile.block_size : span.end;
+    for (; t < end; ++t) {
       V values[kWidth];
       TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) values[w] = Element::template load<S>(v + 8 * w);
       v += tile.padded_dim;
@@ -157,11 +195,10 @@ TIDEMILL_INLINE void panel_values(const AttentionTile<Element>& tile, const floa
   }
 }
 
-// out += sum over tokens [begin, end) of p[t] v_t: the diagonal tokens that only later queries of a panel may read.
+// out += sum over a span's tokens of p[t] v_t: those at a window's ends that only some queries of a panel read.
 template <class S, class Element>
-TIDEMILL_INLINE void extra_values(const AttentionTile<Element>& tile, const float* p, std::int32_t begin,
-                                  std::int32_t end, float* out) {
-  for (std::int32_t t = begin; t < end; ++t) {
+TIDEMILL_INLINE void extra_values(const AttentionTile<Element>& tile, const float* p, TileSpan span, float* out) {
+  for (std::int32_t t = span.begin; t < span.end; ++t) {
     const std::int32_t block = t / tile.block_size;
     const auto* v = tile.v[block] + static_cast<std::size_t>(t - block * tile.block_size) *
                                         static_cast<std::size_t>(tile.padded_dim);
@@ -172,11 +209,33 @@ TIDEMILL_INLINE void extra_values(const AttentionTile<Element>& tile, const floa
   }
 }
 
-// Weighted values of a panel: the tokens that all its queries read together, then each query's own rest.
+// out_i = out_i * factor_i + the tokens that only query i and earlier ones of its panel read; the factor is then 1.
+template <class S, class Element>
+TIDEMILL_INLINE void leading_values(const AttentionTile<Element>& tile, const float* p, float* factor, TileSpan span,
+                                    float* out) {
+  for (std::int32_t d = 0; d < tile.padded_dim; d += 8) {
+    S::store(out + d, S::mul(S::load(out + d), S::set(*factor)));
+  }
+  *factor = 1.0f;
+  extra_values<S, Element>(tile, p, span, out);
+}
+
+// Weighted values of a panel, for each query its tokens in order: its own at the window's beginning, those that all
+// queries read, its own at the diagonal.
+//
+//     query 0   | own |  common  |             spans ascend: a later query begins and ends later
+//     query 1     own |  common  | own |
+//     query 2         |  common  | own   |
 template <class S, class Element, int kRows>
 TIDEMILL_INLINE void panel_output(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
-                                  const float* factors, const std::int32_t* counts, float* const* out) {
-  const std::int32_t common = counts[0] > 0 ? counts[0] : 0;
+                                  float* factors, const TileSpan* spans, float* const* out) {
+  const std::int32_t begin = spans[kRows - 1].begin;
+  const TileSpan common{begin, spans[0].end > begin ? spans[0].end : begin};
+  for (int i = 0; i + 1 < kRows; ++i) {
+    const TileSpan own{spans[i].begin, spans[i].end < begin ? spans[i].end : begin};
+    if (own.empty()) continue;
+    leading_values<S, Element>(tile, p + static_cast<std::size_t>(i) * p_stride, factors + i, own, out[i]);
+  }
   constexpr int kVectors = vectors_per_row(kRows);
   std::int32_t d = 0;
   for (; d + 8 * kVectors <= tile.padded_dim; d += 8 * kVectors) {
@@ -186,7 +245,8 @@ TIDEMILL_INLINE void panel_output(const AttentionTile<Element>& tile, const floa
     panel_values<S, Element, kRows, 1>(tile, p, p_stride, factors, common, d, out);
   }
   for (int i = 1; i < kRows; ++i) {
-    extra_values<S, Element>(tile, p + static_cast<std::size_t>(i) * p_stride, common, counts[i], out[i]);
+    const TileSpan own{common.end, spans[i].end};
+    extra_values<S, Element>(tile, p + static_cast<std::size_t>(i) * p_stride, own, out[i]);
   }
 }
 
@@ -195,21 +255,23 @@ struct QueryPanel {
   const float* q;  // [dim][rows], scaled
   float* maximum;  // [rows]
   float* sums;     // [rows][8]
+  float soft_cap;  // 0: none
   float* out[kPanelQueries];
-  std::int32_t counts[kPanelQueries];  // tokens of the tile each row may read, ascending
+  TileSpan spans[kPanelQueries];  // tokens of the tile each row reads; begins and ends ascend
 };
 
 template <class S, class Element, int kRows>
 void attend_panel(const AttentionTile<Element>& tile, const QueryPanel& panel) {
   alignas(32) float p[kRows * kTileTokens];
   float factors[kRows];
-  const std::int32_t tokens = panel.counts[kRows - 1];
-  panel_scores<S, Element, kRows>(tile, panel.q, tokens, p, kTileTokens);
+  panel_scores<S, Element, kRows>(tile, panel.q, {panel.spans[0].begin, panel.spans[kRows - 1].end}, p, kTileTokens);
   for (int i = 0; i < kRows; ++i) {
-    factors[i] =
-        softmax_step<S>(p + i * kTileTokens, panel.counts[i], tokens, panel.maximum + i, panel.sums + 8 * i);
+    factors[i] = 1.0f;
+    if (panel.spans[i].empty()) continue;
+    cap_scores<S>(p + i * kTileTokens, panel.spans[i], panel.soft_cap);
+    factors[i] = softmax_step<S>(p + i * kTileTokens, panel.spans[i], panel.maximum + i, panel.sums + 8 * i);
   }
-  panel_output<S, Element, kRows>(tile, p, kTileTokens, factors, panel.counts, panel.out);
+  panel_output<S, Element, kRows>(tile, p, kTileTokens, factors, panel.spans, panel.out);
 }
 
 template <class S, class Element>
@@ -274,11 +336,11 @@ TIDEMILL_INLINE void normalise(const float* accumulated, float total, std::int32
 
 // A tile's K and V in float32, so that many panels convert them once. Conversion is exact: bits stay the same.
 template <class S, class Element>
-AttentionTile<F32Element> widen_tile(const AttentionTile<Element>& tile, std::int32_t tokens, float* buffer) {
+AttentionTile<F32Element> widen_tile(const AttentionTile<Element>& tile, TileSpan span, float* buffer) {
   AttentionTile<F32Element> wide{{}, {}, tile.block_size, tile.head_dim, tile.padded_dim};
-  const std::int32_t blocks = (tokens + tile.block_size - 1) / tile.block_size;
+  const std::int32_t blocks = (span.end + tile.block_size - 1) / tile.block_size;
   const std::int32_t size = tile.block_size * tile.padded_dim;
-  for (std::int32_t b = 0; b < blocks; ++b) {
+  for (std::int32_t b = span.begin / tile.block_size; b < blocks; ++b) {
     float* k = buffer + static_cast<std::size_t>(2 * b) * static_cast<std::size_t>(size);
     float* v = k + size;
     for (std::int32_t i = 0; i < size; i += 8) {
@@ -307,18 +369,21 @@ struct QueryState {
 };
 
 template <class S, class Element>
-void attend_tile(const AttentionRow& row, const AttentionTask& task, std::int32_t group,
+void attend_tile(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
                  const AttentionTile<Element>& tile, std::int32_t tile_start, const QueryState& state) {
+  const std::int32_t group = call.group();
   for_panels(task, [&](std::int32_t first, int rows) {
     const std::int32_t local = first - task.begin;
     QueryPanel panel{state.queries + static_cast<std::size_t>(local) * static_cast<std::size_t>(tile.head_dim),
-                     state.maximums + local, state.sums + 8 * local, {}, {}};
+                     state.maximums + local, state.sums + 8 * local, call.soft_cap, {}, {}};
     for (int i = 0; i < rows; ++i) {
-      const std::int32_t visible = row.start + (first + i) / group + 1 - tile_start;
-      panel.counts[i] = visible < kTileTokens ? visible : kTileTokens;
+      const std::int32_t position = row.start + (first + i) / group;
+      panel.spans[i] = span_read(call, position, position, tile_start);
       panel.out[i] = state.outputs + static_cast<std::size_t>((local + i) * tile.padded_dim);
     }
-    if (panel.counts[rows - 1] > 0) attend_panel<S, Element>(rows, tile, panel);
+    const bool behind = panel.spans[0].begin >= kTileTokens;
+    const bool ahead = panel.spans[rows - 1].end <= 0;
+    if (!behind && !ahead) attend_panel<S, Element>(rows, tile, panel);
   });
 }
 
@@ -332,16 +397,15 @@ void attend(const AttentionCall& call, const AttentionRow& row, const AttentionT
   for (std::int32_t r = 0; r < queries; ++r) state.maximums[r] = -__builtin_inff();
   for (std::int32_t i = 0; i < 8 * queries; i += 8) S::store(state.sums + i, S::zero());
   for (std::int32_t i = 0; i < padded * queries; i += 8) S::store(state.outputs + i, S::zero());
-  const std::int32_t context = row.start + (task.end - 1) / group + 1;
-  for (std::int32_t start = 0; start < context; start += kTileTokens) {
-    const std::int32_t tokens = context - start < kTileTokens ? context - start : kTileTokens;
-    const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, tokens);
+  const std::int32_t last = row.start + (task.end - 1) / group;
+  for_tiles(call, row.start + task.begin / group, last, [&](std::int32_t start, TileSpan span) {
+    const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, span);
     if (queries > 2 * kPanelQueries && sizeof(typename Element::Type) < sizeof(float)) {
-      attend_tile<S>(row, task, group, widen_tile<S>(tile, tokens, state.wide), start, state);
+      attend_tile<S>(call, row, task, widen_tile<S>(tile, span, state.wide), start, state);
     } else {
-      attend_tile<S>(row, task, group, tile, start, state);
+      attend_tile<S>(call, row, task, tile, start, state);
     }
-  }
+  });
   for (std::int32_t r = 0; r < queries; ++r) {
     normalise<S>(state.outputs + static_cast<std::size_t>(r * padded), S::sum(S::load(state.sums + 8 * r)),
                  call.kv.head_dim, query_output<S>(call, row, task, task.begin + r));
@@ -393,12 +457,12 @@ void materialised_scores(const AttentionCall& call, const AttentionRow& row, con
   for (std::int32_t r = task.begin; r < task.end; ++r) {
     load_queries<S>(call, row, AttentionTask{task.row, task.kv_head, r, r + 1}, scratch);
     float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
-    const std::int32_t context = row.start + r / group + 1;
-    for (std::int32_t start = 0; start < context; start += kTileTokens) {
-      const std::int32_t tokens = context - start < kTileTokens ? context - start : kTileTokens;
-      const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, tokens);
-      panel_scores<S, Element, 1>(tile, scratch, tokens, p + start, 0);
-    }
+    const std::int32_t position = row.start + r / group;
+    for_tiles(call, position, position, [&](std::int32_t start, TileSpan span) {
+      const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, span);
+      panel_scores<S, Element, 1>(tile, scratch, span, p + start, 0);
+      cap_scores<S>(p + start, span, call.soft_cap);
+    });
   }
 }
 
@@ -408,12 +472,14 @@ void materialised_softmax(const AttentionCall& call, const AttentionRow& row, co
   const std::int32_t group = call.group();
   for (std::int32_t r = task.begin; r < task.end; ++r) {
     float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
-    const std::int32_t context = row.start + r / group + 1;
+    const std::int32_t position = row.start + r / group;
+    const TileSpan span{call.first_read(position), position + 1};
     float maximum = -__builtin_inff();
     alignas(32) float sums[simd::kLanes] = {};
-    softmax_step<S>(p, context, context, &maximum, sums);
+    softmax_step<S>(p, span, &maximum, sums);
     const auto total = S::set(S::sum(S::load(sums)));
-    for (std::int32_t t = 0; t < context; t += 8) S::store(p + t, S::div(S::load(p + t), total));
+    const TileSpan lanes = lanes_around(span);
+    for (std::int32_t t = lanes.begin; t < lanes.end; t += 8) S::store(p + t, S::div(S::load(p + t), total));
   }
 }
 
@@ -425,12 +491,11 @@ void materialised_values(const AttentionCall& call, const AttentionRow& row, con
   for (std::int32_t r = task.begin; r < task.end; ++r) {
     const float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
     for (std::int32_t d = 0; d < padded; d += 8) S::store(scratch + d, S::zero());
-    const std::int32_t context = row.start + r / group + 1;
-    for (std::int32_t start = 0; start < context; start += kTileTokens) {
-      const std::int32_t tokens = context - start < kTileTokens ? context - start : kTileTokens;
-      const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, tokens);
-      extra_values<S, Element>(tile, p + start, 0, tokens, scratch);
-    }
+    const std::int32_t position = row.start + r / group;
+    for_tiles(call, position, position, [&](std::int32_t start, TileSpan span) {
+      const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, span);
+      extra_values<S, Element>(tile, p + start, span, scratch);
+    });
     normalise<S>(scratch, 1.0f, call.kv.head_dim, query_output<S>(call, row, task, r));
   }
 }

@@ -1,16 +1,33 @@
-// Gated linear unit with SiLU (Shazeer, arXiv:2002.05202) for one instruction set S (see simd.h).
+// Gated linear units (Shazeer, arXiv:2002.05202) for one instruction set S (see simd.h).
 #pragma once
 #include "simd.h"
 
 namespace tidemill {
 
-template <class S>
-void silu_glu(const float* gate, const float* up, std::int32_t n, float* out) {
+// gate / (1 + exp(exponent(gate))) * up
+template <class S, class Exponent>
+TIDEMILL_INLINE void sigmoid_glu(const float* gate, const float* up, std::int32_t n, float* out, Exponent exponent) {
   const auto one = S::set(1.0f);
   simd::for_lanes(n, [&](int i, int lanes) {
     const auto g = simd::load<S>(gate + i, lanes);
-    const auto activated = S::div(g, S::add(one, simd::exp<S>(S::sub(S::zero(), g))));
+    const auto activated = S::div(g, S::add(one, simd::exp<S>(exponent(g))));
     simd::store<S>(out + i, S::mul(activated, simd::load<S>(up + i, lanes)), lanes);
+  });
+}
+
+template <class S>
+void silu_glu(const float* gate, const float* up, std::int32_t n, float* out) {
+  sigmoid_glu<S>(gate, up, n, out, [](typename S::V g) { return S::sub(S::zero(), g); });
+}
+
+// GELU in its tanh form: (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which does not cancel where the gate is negative.
+template <class S>
+void gelu_tanh_glu(const float* gate, const float* up, std::int32_t n, float* out) {
+  constexpr double kRoot = 0.79788456080286535588;  // sqrt(2 / pi)
+  const auto linear = S::set(static_cast<float>(-2.0 * kRoot));
+  const auto cubic = S::set(static_cast<float>(-2.0 * kRoot * 0.044715));
+  sigmoid_glu<S>(gate, up, n, out, [&](typename S::V g) {
+    return S::mul(g, S::fma(S::mul(g, g), cubic, linear));
   });
 }
 

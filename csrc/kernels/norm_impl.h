@@ -1,4 +1,4 @@
-// Row-wise kernels of one instruction set S (see simd.h): RMS norm, add, scale.
+// Row-wise kernels of one instruction set S (see simd.h): RMS norm, add, scale, soft cap.
 #pragma once
 #include "simd.h"
 
@@ -29,6 +29,15 @@ template <class S>
 void scale_row(const float* x, float factor, std::int32_t n, float* out) {
   simd::for_lanes(n, [&](int i, int lanes) {
     simd::store<S>(out + i, S::mul(simd::load<S>(x + i, lanes), S::set(factor)), lanes);
+  });
+}
+
+template <class S>
+void soft_cap(const float* x, float cap, std::int32_t n, float* out) {
+  const auto limit = S::set(cap);
+  simd::for_lanes(n, [&](int i, int lanes) {
+    const auto capped = S::mul(limit, simd::tanh<S>(S::div(simd::load<S>(x + i, lanes), limit)));
+    simd::store<S>(out + i, capped, lanes);
   });
 }
 

@@ -23,8 +23,12 @@ struct VectorKernels {
   void (*rms_norm)(const float* x, const float* weight, float eps, std::int32_t n, float* out);
   // out = gate / (1 + exp(-gate)) * up, for one row of n.
   void (*silu_glu)(const float* gate, const float* up, std::int32_t n, float* out);
+  // out = gate / 2 * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) * up, for one row of n.
+  void (*gelu_tanh_glu)(const float* gate, const float* up, std::int32_t n, float* out);
   void (*add)(const float* a, const float* b, std::int32_t n, float* out);
   void (*scale)(const float* x, float factor, std::int32_t n, float* out);
+  // out = cap * tanh(x / cap)
+  void (*soft_cap)(const float* x, float cap, std::int32_t n, float* out);
   // Rotates one head of head_dim values: dimension i with i + half; the rest is copied. out may be x.
   void (*rope)(const float* x, std::int32_t head_dim, const float* cos, const float* sin, std::int32_t half,
                float* out);

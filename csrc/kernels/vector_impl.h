@@ -14,8 +14,10 @@ constexpr VectorKernels vector_kernels() {
   return {S::kName,
           rms_norm<S>,
           silu_glu<S>,
+          gelu_tanh_glu<S>,
           add_rows<S>,
           scale_row<S>,
+          soft_cap<S>,
           rope_head<S>,
           {attention_kernels<S, F16Element>(), attention_kernels<S, F32Element>()},
           sampler_kernels<S>()};

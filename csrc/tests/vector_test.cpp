@@ -1,4 +1,4 @@
-// The vector arithmetic that everything else stands on: half floats, exp, log, random numbers and Gumbel noise.
+// The vector arithmetic that everything else stands on: half floats, exp, log, tanh, random numbers and Gumbel noise.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -87,6 +87,29 @@ void exp_and_log_are_close() {
   CHECK(lane(simd::log<Portable>(Portable::set(1.0f))) == 0.0f);
 }
 
+// The relative error of tanh over all magnitudes, on every instruction set: a cap of 1 on rows of an odd length.
+void tanh_is_close() {
+  constexpr std::int32_t kCount = 100003;
+  std::vector<float> x(kCount), y(kCount);
+  for (std::int32_t i = 0; i < kCount; ++i) {
+    const auto at = static_cast<double>(i) / kCount;
+    x[static_cast<std::size_t>(i)] = static_cast<float>((i % 2 == 0 ? 1 : -1) * std::pow(10.0, -9.0 + 11.0 * at));
+  }
+  for (const std::string& isa : supported_isas()) {
+    const VectorKernels& kernels = *select_kernels(isa).vector;
+    kernels.soft_cap(x.data(), 1.0f, kCount, y.data());
+    double worst = 0.0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::tanh(static_cast<double>(x[i]));
+      worst = std::max(worst, std::fabs((static_cast<double>(y[i]) - exact) / exact));
+    }
+    CHECK_CASE(worst < 6e-7, "%s: %g", isa.c_str(), worst);
+    const float special[] = {0.0f, INFINITY, -INFINITY, NAN};
+    kernels.soft_cap(special, 1.0f, 4, y.data());
+    CHECK(y[0] == 0.0f && y[1] == 1.0f && y[2] == -1.0f && std::isnan(y[3]));
+  }
+}
+
 // Known answers of the authors' own implementation (Random123).
 void philox_gives_the_known_answers() {
   struct Answer {
@@ -160,6 +183,7 @@ int main() {
   halves_convert_exactly();
   floats_round_to_the_nearest_half();
   exp_and_log_are_close();
+  tanh_is_close();
   philox_gives_the_known_answers();
   noise_is_precise_at_both_ends();
   tokens_get_the_documented_noise();

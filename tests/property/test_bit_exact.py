@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.tiny import VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
+from tests.support.tiny import GEMMA, VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.tokens import TokenRequest
 from tidemill.graph.formats import WeightFormat
@@ -32,7 +32,12 @@ SAMPLINGS: list[dict[str, object]] = [
     {"temperature": 1.0, "seed": 3, "n": 3, "logit_bias": {5: 4.0, 9: -100.0}},
 ]
 
-model = cache(tiny_model)
+
+@cache
+def model(format_: WeightFormat, architecture: str = "llama") -> TinyModel:
+    """A Llama, or a Gemma with local attention, soft caps and norms per head."""
+    return tiny_model(format_, **(GEMMA if architecture == "gemma" else {}))
+
 
 numbers = st.integers(0, 2**16)
 prompts = st.builds(
@@ -64,7 +69,7 @@ def rigs(draw: st.DrawFn) -> Rig:
     # The longest sequence has 200 + 24 tokens: it always fits alone, and rarely beside many others.
     num_blocks = draw(st.sampled_from([-(-240 // block_size), -(-400 // block_size), 4096 // block_size]))
     return Rig(
-        model=model(draw(st.sampled_from(FORMATS))),
+        model=model(draw(st.sampled_from(FORMATS)), draw(st.sampled_from(["llama", "gemma"]))),
         executor=ExecutorConfig(
             threads=draw(st.sampled_from([1, 2])), numerics=draw(st.sampled_from(["fast", "exact"]))
         ),
@@ -107,14 +112,15 @@ def test_answers_are_those_of_the_request_alone(rig: Rig, requests: list[TokenRe
             assert together[key] == answer
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma"])
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_preempted_request_comes_back_the_same(format_: WeightFormat) -> None:
+def test_a_preempted_request_comes_back_the_same(format_: WeightFormat, architecture: str) -> None:
     """A pool for about one and a half requests: two long ones take turns, and each is preempted at least once."""
     requests = [
         request(f"r{index}", [3 + 5 * index + j % 40 for j in range(30)], max_tokens=150, **sampling)
         for index, sampling in enumerate([SAMPLINGS[1], SAMPLINGS[3]])
     ]
-    small = Rig(model=model(format_), num_blocks=17)
+    small = Rig(model=model(format_, architecture), num_blocks=17)
     loop = small.make_loop()
     together = run(loop, requests)
     assert loop.stats().preemptions_total >= 1

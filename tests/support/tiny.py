@@ -1,4 +1,4 @@
-"""Small random Llamas made in memory, in any weight format, for tests that compare an engine with itself.
+"""Small random models made in memory, in any weight format, for tests that compare an engine with itself.
 
 Seeded and scaled so that attention is peaked and the logits are spread out: a wrong key, position or neighbour shows.
 Golden values do not come from here; tests/golden compares with transformers.
@@ -41,6 +41,17 @@ CONFIG: Mapping[str, object] = {
     "max_position_embeddings": 1024,
     "tie_word_embeddings": True,
 }
+GEMMA: Mapping[str, object] = {
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": 40,
+    "query_pre_attn_scalar": 2.0,
+    "attn_logit_softcapping": 4.0,
+    "final_logit_softcapping": 12.0,
+}
+"""Fields that make of CONFIG a model with everything that local attention brings: two KV groups, soft caps of scores
+and logits, norms of each query and key head, GELU."""
 
 
 def encode(name: str, values: npt.NDArray[np.float32], format_: WeightFormat) -> WeightTensor:
@@ -85,7 +96,7 @@ class TinyModel:
 
 
 def tiny_model(format_: WeightFormat = WeightFormat.Q4_1, *, seed: int = 11, **config: object) -> TinyModel:
-    """A seeded random Llama; ``config`` replaces fields of CONFIG."""
+    """A seeded random Llama; ``config`` replaces fields of CONFIG (``**GEMMA``: another architecture)."""
     graph = build_graph(Fields({**CONFIG, **config}, "tiny"))
     random = np.random.default_rng(seed)
     weights = {}

@@ -2,108 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from tests.executors.native.small_graphs import SmallGraph, executor_for, plan_row, step
+from tests.executors.native.attention_rig import AttentionRig, run_in_chunks
+from tests.executors.native.small_graphs import plan_row, step
 from tidemill.core.config import ExecutorConfig
 from tidemill.executors.native._native import supported_isas
-from tidemill.executors.native.executor import NativeExecutor
-from tidemill.graph.graph import Attention, KvGroup, RopeSpec
 
 SHAPES = [(3, 1, 64), (4, 2, 80), (2, 2, 96), (6, 1, 128), (2, 1, 256), (9, 3, 16), (7, 1, 12), (8, 8, 8)]
-
-
-class AttentionRig:
-    """q, k and v of a token are rows of three random tables; the executor's logits are the attention's output."""
-
-    def __init__(self, heads: int, kv_heads: int, head_dim: int, *, rope: bool = False, seed: int = 0) -> None:
-        random = np.random.default_rng(seed)
-        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
-        vocab = heads * head_dim
-        # Scaled so that a few keys take most of the weight.
-        self.q = (2 * random.standard_normal((vocab, vocab))).astype(np.float32)
-        self.k = random.standard_normal((vocab, kv_heads * head_dim)).astype(np.float32)
-        self.v = random.standard_normal((vocab, kv_heads * head_dim)).astype(np.float32)
-        self.vocab = vocab
-        self.scale = head_dim**-0.5
-        self.rope = RopeSpec(inv_freq=tuple(0.7**i for i in range(head_dim // 2))) if rope else None
-
-    def executor(
-        self,
-        *,
-        block_size: int = 16,
-        merged: bool = False,
-        num_blocks: int = 64,
-        config: ExecutorConfig | None = None,
-    ) -> NativeExecutor:
-        small = SmallGraph()
-        small.groups.append(KvGroup(name="full", layers=1, kv_heads=self.kv_heads, head_dim=self.head_dim))
-        if merged:
-            q = small.embed("qkv", np.concatenate([self.q, self.k, self.v], axis=1))
-            k = v = None
-        else:
-            q, k, v = small.embed("q", self.q), small.embed("k", self.k), small.embed("v", self.v)
-        out = small.add(
-            self.vocab,
-            lambda o: Attention(
-                q=q,
-                k=k,
-                v=v,
-                heads=self.heads,
-                kv_heads=self.kv_heads,
-                head_dim=self.head_dim,
-                scale=self.scale,
-                group="full",
-                layer=0,
-                rope=self.rope,
-                out=o,
-            ),
-        )
-        return executor_for(
-            small, out, block_size=block_size, num_blocks=num_blocks, config=config or ExecutorConfig(threads=1)
-        )
-
-    def expected(self, tokens: Sequence[int], kv: type[np.floating]) -> npt.NDArray[np.float64]:
-        """Softmax attention in float64 over keys and values rounded to the KV format."""
-        n, group = len(tokens), self.heads // self.kv_heads
-        q = self._rotated(self.q[tokens].reshape(n, self.heads, self.head_dim))
-        k = self._rotated(self.k[tokens].reshape(n, self.kv_heads, self.head_dim))
-        k = np.repeat(k.astype(kv).astype(np.float64), group, axis=1)
-        v = self.v[tokens].reshape(n, self.kv_heads, self.head_dim).astype(kv).astype(np.float64)
-        scores = np.einsum("qhd,khd->hqk", q, k) * self.scale
-        scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
-        return np.einsum("hqk,khd->qhd", weights, np.repeat(v, group, axis=1)).reshape(n, -1)
-
-    def _rotated(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        if self.rope is None:
-            return x.astype(np.float64)
-        half = len(self.rope.inv_freq)
-        angle = np.arange(len(x))[:, None, None] * np.asarray(self.rope.inv_freq)
-        a, b = x[..., :half].astype(np.float64), x[..., half:].astype(np.float64)
-        cos, sin = np.cos(angle), np.sin(angle)
-        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-
-    def tokens(self, count: int, seed: int = 1) -> list[int]:
-        return np.random.default_rng(seed).integers(0, self.vocab, count).tolist()
-
-
-def run_in_chunks(
-    executor: NativeExecutor, tokens: Sequence[int], blocks: Sequence[int], chunks: Sequence[int]
-) -> npt.NDArray[np.float32]:
-    """The output of every position, computed in chunks of these sizes (the last one takes the rest)."""
-    found, start = [], 0
-    for size in [*chunks, len(tokens)]:
-        part = list(tokens[start : start + size])
-        if part:
-            found.append(executor.logits(step(plan_row(part, start=start, blocks=blocks)))[0])
-        start += size
-    return np.concatenate(found)
 
 
 @pytest.mark.parametrize("attention", ["tiled", "materialized"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from tests.support.tiny import encode
 from tidemill.core.config import ExecutorConfig
 from tidemill.executors.native._native import supported_isas
 from tidemill.graph.formats import WeightFormat, dequantize
-from tidemill.graph.graph import Add, Embed, Glu, Linear, RmsNorm, Rope, RopeSpec, Scale
+from tidemill.graph.graph import Add, Embed, Glu, Linear, Node, RmsNorm, Rope, RopeSpec, Scale, SoftCap, Value
 
 ISAS = ("avx2", "portable")
 TOKENS = (1, 7, 33)
@@ -52,23 +53,71 @@ def test_rms_norm(config: ExecutorConfig, tokens: int, width: int) -> None:
     executor.close()
 
 
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 33), (3, 7), (4, 16), (5, 1), (8, 256)])
+def test_each_head_is_normed_by_itself(config: ExecutorConfig, tokens: int, heads: int, head_dim: int) -> None:
+    """Heads of very different sizes with one weight: a norm over all of them would be far off."""
+    small = SmallGraph()
+    width = heads * head_dim
+    x = table(width, 1) * np.repeat(10.0 ** np.arange(heads), head_dim).astype(np.float32)
+    weight = table(head_dim, 2, rows=1)[0]
+    value = small.embed("x", x)
+    out = small.add(width, lambda o: RmsNorm(x=value, weight=small.weight("w", weight), eps=1e-5, out=o, heads=heads))
+    executor = executor_for(small, out, config=config)
+    chosen = ids(tokens, width)
+    rows = x[chosen].astype(np.float64).reshape(tokens, heads, head_dim)
+    expected = rows / np.sqrt((rows**2).mean(axis=2, keepdims=True) + 1e-5) * weight
+    np.testing.assert_allclose(outputs_of(executor, chosen), expected.reshape(tokens, width), rtol=2e-6, atol=1e-6)
+    executor.close()
+
+
+@pytest.mark.parametrize("cap", [2.0, 30.0])
+@pytest.mark.parametrize("width", [1, 7, 33, 160])
+def test_soft_cap(config: ExecutorConfig, width: int, cap: float) -> None:
+    """From a thousandth of the cap, where it changes next to nothing, to a hundred times it, and infinity."""
+    small = SmallGraph()
+    x = table(width, 3) * np.logspace(-3, 2, width, dtype=np.float32) * cap
+    x[0, 0], x[-1, -1] = np.inf, -np.inf
+    value = small.embed("x", x)
+    out = small.add(width, lambda o: SoftCap(x=value, cap=cap, out=o))
+    executor = executor_for(small, out, config=config)
+    chosen = [0, width - 1, *ids(33, width)]
+    expected = cap * np.tanh(x[chosen].astype(np.float64) / cap)
+    np.testing.assert_allclose(outputs_of(executor, chosen), expected, rtol=1e-6, atol=0)
+    executor.close()
+
+
+def silu(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return x / (1 + np.exp(-x))
+
+
+def gelu_tanh(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.parametrize("activation", [silu, gelu_tanh])
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("width", [1, 7, 33, 160])
-def test_silu_glu(config: ExecutorConfig, width: int, merged: bool) -> None:
+def test_glu(
+    config: ExecutorConfig,
+    width: int,
+    merged: bool,
+    activation: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+) -> None:
+    kind: Literal["silu", "gelu_tanh"] = "silu" if activation is silu else "gelu_tanh"
     small = SmallGraph()
     gate, up = 8 * table(width, 3), table(width, 4)
     gate[0, 0] = 200.0
     gate[-1, 0] = -200.0  # exp overflows on the way: the result is 0, not NaN
     if merged:
         both = small.embed("both", np.concatenate([gate, up], axis=1))
-        out = small.add(width, lambda o: Glu(gate=both, up=None, activation="silu", out=o))
+        out = small.add(width, lambda o: Glu(gate=both, up=None, activation=kind, out=o))
     else:
         left, right = small.embed("gate", gate), small.embed("up", up)
-        out = small.add(width, lambda o: Glu(gate=left, up=right, activation="silu", out=o))
+        out = small.add(width, lambda o: Glu(gate=left, up=right, activation=kind, out=o))
     executor = executor_for(small, out, config=config)
     chosen = [0, width - 1, *ids(33, width)]
-    g = gate[chosen].astype(np.float64)
-    expected = g / (1 + np.exp(-g)) * up[chosen]
+    expected = activation(gate[chosen].astype(np.float64)) * up[chosen]
     np.testing.assert_allclose(outputs_of(executor, chosen), expected, rtol=2e-6, atol=1e-6)
     executor.close()
 
@@ -186,3 +235,30 @@ def test_a_value_that_is_normed_for_8_bit_and_float_readers_serves_both() -> Non
     error = np.abs(found[:, :32] - rows @ dequantize(low).astype(np.float64).T)
     assert 1e-4 < error.max() < 1.0  # rounded to 8 bits: near, not equal
     fast.close()
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7])
+@pytest.mark.parametrize("kind", ["norm", "silu", "gelu_tanh"])
+def test_rounding_with_the_operation_gives_the_bits_of_rounding_after_it(kind: str, rows: int) -> None:
+    """Norms and gates write 8-bit rows themselves; with a node between, the rows are rounded on their own."""
+    found = []
+    for between in (False, True):
+        small = SmallGraph()
+        x = small.embed("x", table(96, 14, rows=32))
+
+        def operation(out: Value, x: Value = x, small: SmallGraph = small) -> Node:
+            if kind == "norm":
+                return RmsNorm(x=x, weight=small.weight("w", table(12, 15, rows=1)[0]), eps=1e-5, out=out, heads=8)
+            up = Value(id=x.id, width=96)
+            return Glu(gate=x, up=up, activation="silu" if kind == "silu" else "gelu_tanh", out=out)
+
+        out = small.add(96, operation)
+        if between:
+            out = small.add(96, lambda o, x=out: Scale(x=x, factor=1.0, out=o))  # type: ignore[misc]
+        weight = small.tensor(encode("low", table(96, 16, rows=32), WeightFormat.Q8_0))
+        out = small.add(32, lambda o, x=out, weight=weight: Linear(x=x, weights=(weight,), out=o))  # type: ignore[misc]
+        executor = executor_for(small, out, config=ExecutorConfig(threads=1))
+        found.append(outputs_of(executor, ids(rows, 32)))
+        executor.close()
+    assert found[0].std() > 1
+    assert np.array_equal(found[0], found[1])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from tidemill.core.errors import ModelLoadError
 from tidemill.executors.native.arena import Buffer, Lifetime, plan_slots
 from tidemill.executors.native.weights import WeightStore
 from tidemill.graph.formats import WeightTensor
@@ -23,6 +24,7 @@ from tidemill.graph.graph import (
     Embed,
     Glu,
     Graph,
+    KvGroup,
     Linear,
     Node,
     RmsNorm,
@@ -30,6 +32,7 @@ from tidemill.graph.graph import (
     Rows,
     Scale,
     SelectRows,
+    SoftCap,
     Value,
     inputs,
 )
@@ -52,7 +55,10 @@ def lower(
     Raises ModelLoadError for a weight that is missing or has another shape than the graph names.
     """
     store = WeightStore(machine, graph, weights)
-    groups = {group.name: machine.add_group(group.layers, group.kv_heads, group.head_dim) for group in graph.kv_groups}
+    groups = {
+        group.name: machine.add_group(group.layers, group.kv_heads, group.head_dim, group.window or 0)
+        for group in graph.kv_groups
+    }
     steps = _Walk(graph, store, groups, fast=numerics == "fast").steps()
     specs, slots = plan_slots(_lifetimes(steps, keep=Buffer(value=graph.logits)))
     for spec in specs:
@@ -133,6 +139,8 @@ class _Walk:
                 step = self._add(node)
             case Scale():
                 step = self._scale(node)
+            case SoftCap():
+                step = self._soft_cap(node)
             case SelectRows():
                 step = self._select(node)
         return [step, self._quantize(node.out)] if node.out.id in self._as_bytes else [step]
@@ -166,7 +174,7 @@ class _Walk:
             reads=(x,),
             writes=_present(out, quantized),
             emit=lambda machine, slot: machine.rms_norm(
-                slot(x), weight, node.eps, _outputs(node.out), node.out.width, slot(out), slot(quantized)
+                slot(x), weight, node.eps, _outputs(node.out), node.out.width, node.heads, slot(out), slot(quantized)
             ),
         )
 
@@ -177,7 +185,13 @@ class _Walk:
             reads=_present(gate, up),
             writes=_present(out, quantized),
             emit=lambda machine, slot: machine.glu(
-                slot(gate), slot(up), _outputs(node.out), node.out.width, slot(out), slot(quantized)
+                node.activation == "gelu_tanh",
+                slot(gate),
+                slot(up),
+                _outputs(node.out),
+                node.out.width,
+                slot(out),
+                slot(quantized),
             ),
         )
 
@@ -227,11 +241,22 @@ class _Walk:
         q, k, v, out = Buffer(value=node.q), _buffer(node.k), _buffer(node.v), Buffer(value=node.out)
         rope = _NONE if node.rope is None else self._store.rope(node.rope)
         group = self._groups[node.group]
+        _check_window(node, self._graph.group(node.group))
         return _Step(
             reads=_present(q, k, v),
             writes=(out,),
             emit=lambda machine, slot: machine.attention(
-                slot(q), slot(k), slot(v), node.heads, group, node.layer, rope, node.scale, slot(out)
+                slot(q),
+                slot(k),
+                slot(v),
+                node.heads,
+                group,
+                node.layer,
+                rope,
+                node.scale,
+                node.window or 0,
+                node.soft_cap or 0.0,
+                slot(out),
             ),
         )
 
@@ -253,12 +278,31 @@ class _Walk:
             ),
         )
 
+    def _soft_cap(self, node: SoftCap) -> _Step:
+        x, out = Buffer(value=node.x), Buffer(value=node.out)
+        return _Step(
+            reads=(x,),
+            writes=(out,),
+            emit=lambda machine, slot: machine.soft_cap(
+                slot(x), node.cap, _outputs(node.out), node.out.width, slot(out)
+            ),
+        )
+
     def _select(self, node: SelectRows) -> _Step:
         x, out = Buffer(value=node.x), Buffer(value=node.out)
         return _Step(
             reads=(x,),
             writes=(out,),
             emit=lambda machine, slot: machine.select(slot(x), node.out.width, slot(out)),
+        )
+
+
+def _check_window(node: Attention, group: KvGroup) -> None:
+    """Raise ModelLoadError for a layer that looks back further than its group keeps blocks."""
+    if group.window is not None and (node.window is None or node.window > group.window):
+        raise ModelLoadError(
+            f"an attention layer looks back on {node.window or 'all'} tokens, and KV group {group.name} keeps "
+            f"{group.window}"
         )
 
 
