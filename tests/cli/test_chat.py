@@ -44,6 +44,13 @@ def test_reset_keeps_the_system_message_only() -> None:
     assert talk("hi", "/reset", "ho", conversation=conversation) == "2:hi\n(the conversation starts anew)\n2:ho\n"
 
 
+def test_a_command_that_does_not_exist_is_not_sent_to_the_model() -> None:
+    conversation = Conversation()
+    shown = talk("/help", "/etc/hosts is a file", conversation=conversation)
+    assert shown.startswith("(there is no /help: /reset forgets the conversation, /exit (or Ctrl-D) ends it")
+    assert shown.endswith("1:/etc/hosts is a file\n")
+
+
 def test_exit_ends_it() -> None:
     assert talk("hi", "/exit", "ho") == "1:hi\n"
 

@@ -77,6 +77,8 @@ def test_version_in_three_ways(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["plan", "none.gguf"], ["none.gguf"]),
         (["plan", "no such model"], ["no such model"]),
+        (["plan", "a" * 5000], ["aaa...: cannot be looked at: File name too long"]),
+        (["generate", "a" * 5000, "-p", "x"], ["aaa...: cannot be looked at: File name too long"]),
         (["serve", "none.gguf"], ["none.gguf"]),
         (["chat", "none.gguf"], ["none.gguf"]),
         (["generate", "none.gguf", "-p", "x"], ["none.gguf"]),
@@ -88,6 +90,10 @@ def test_version_in_three_ways(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "m.gguf", "--kv-memory", "8Q"], ["'8Q' is not a size"]),
         (["serve", "m.gguf", "--port", "70000"], ["port must be between 0 and 65535"]),
         (["serve", "none.gguf", "--host", "0.0.0.0"], ["host 0.0.0.0", "api_keys"]),
+        (["generate", "none.gguf", "-p", "x", "--logit-bias", "a=1"], ["logit_bias takes ID=VALUE", "'a=1'"]),
+        (["generate", "none.gguf", "-p", "x", "--temperature", "hot"], ["--temperature"]),
+        (["chat", "none.gguf", "--n", "2"], ["--n"]),
+        (["serve", "m.gguf", "--prot", "1"], ["--prot", "--port"]),
         (["plan", "--no-such-option"], ["--no-such-option"]),
         (["no-such-command"], ["no-such-command"]),
     ],
@@ -102,6 +108,28 @@ def test_a_mistake_is_one_line_that_names_it(
     assert shown.err.count("\n") == 1
     for word in words:
         assert word in shown.err
+
+
+@pytest.mark.parametrize(
+    "command", [["plan"], ["serve", "--port", "0"], ["chat"], ["generate", "-p", "x"]], ids=" ".join
+)
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "m.gguf: is empty"),
+        (b"hello world, this is text", "m.gguf: magic is not GGUF"),
+        (b"GGUF\x03\0\0\0\1\0", "m.gguf: tensor count is cut off: the file ends at byte 10"),
+    ],
+)
+def test_a_file_that_is_no_model_is_named_with_its_fault(
+    command: list[str], content: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    assert run([command[0], str(path), *command[1:]]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
 
 
 def test_what_does_not_fit_is_a_mistake_too(folder: str, capsys: pytest.CaptureFixture[str]) -> None:

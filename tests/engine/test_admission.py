@@ -60,6 +60,19 @@ def test_the_pools_capacity_is_named_where_it_is_the_tighter_limit() -> None:
         check(100, ask(30), small)
 
 
+def test_a_length_that_the_pool_has_set_names_the_pool() -> None:
+    """What the planner makes of a small pool: the model's length is cut to the pool's."""
+    cut = info(max_model_len=128, kv=128)
+    with pytest.raises(ContextLengthExceeded) as caught:
+        check(129, ask(1), cut)
+    assert caught.value.message == (
+        "max_model_len is 128 tokens, all that the KV pool holds (setting kv_memory); "
+        "the prompt has 129 tokens and max_tokens asks for 1 output tokens, 130 in all"
+    )
+    with pytest.raises(ContextLengthExceeded, match="max_model_len is 128 tokens; the prompt"):
+        check(129, ask(1), info(max_model_len=128, kv=144))
+
+
 def test_an_empty_prompt_is_named() -> None:
     with pytest.raises(InvalidRequest, match="the prompt is empty") as caught:
         check(0, ask(), info())

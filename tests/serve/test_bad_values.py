@@ -138,6 +138,24 @@ async def test_it_is_refused_by_name(http, route, text, field):
     assert served.engine.requests == []
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('"stream": true, "stream_options": 5', "stream_options must be a valid object, not 5"),
+        ('"stream": true, "stream_options": {"usage": true}', "there is no field 'stream_options.usage'"),
+        ('"n": "2"', 'n must be a valid integer, not "2"'),
+        ('"logit_bias": {"258": 1}', "a token id of logit_bias must be between 0 and 257, not 258"),
+        ('"logit_bias": {"7": 101}', "logit_bias of token 7 must be in [-100, 100], not 101.0"),
+        ('"stop_token_ids": [258]', "a token id of stop_token_ids must be between 0 and 257, not 258"),
+    ],
+)
+async def test_the_reason_is_in_the_callers_words(http, text, says):
+    async with http([]) as served:
+        headers = {"content-type": "application/json"}
+        answer = await served.client.post(CHAT, content=_body(CHAT, text), headers=headers)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, says)
+
+
 async def test_the_templates_own_reason_is_passed_on(http):
     async with http([]) as served:
         answer = await served.chat(messages=[{"role": "assistant", "content": "Hi"}])

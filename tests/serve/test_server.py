@@ -223,7 +223,9 @@ def test_a_port_in_use_is_told_before_the_engine_starts():
     engine = ScriptedEngine([], info=toy_info(text))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(
+            ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use; set port to"
+        ):
             run(ServerConfig(port=port), LocalBackend(engine, text), lifetime=engine)
     assert engine.started == 0
 

@@ -76,6 +76,8 @@ def converse(conversation: Conversation, answer: Answer, *, lines: Iterable[str]
         if words == "/reset":
             conversation.reset()
             print("(the conversation starts anew)", file=out)
+        elif words.startswith("/") and len(words.split()) == 1:
+            print(f"(there is no {words}: {_HELP})", file=out)
         elif words:
             conversation.say("user", line)
             try:

@@ -27,7 +27,9 @@ def check(prompt_len: int, sampling: SamplingOptions, info: EngineInfo) -> int:
     if (1 if requested is None else requested) <= room:
         return room if requested is None else requested
     if info.max_model_len <= limit:
+        whole_pool = info.kv_capacity_tokens <= info.max_model_len
         bound = f"max_model_len is {info.max_model_len} tokens"
+        bound += ", all that the KV pool holds (setting kv_memory)" if whole_pool else ""
     else:
         bound = f"the KV pool capacity is {info.kv_capacity_tokens} tokens (setting kv_memory)"
     if requested is None:

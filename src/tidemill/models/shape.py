@@ -15,6 +15,7 @@ from tidemill.models.fields import Fields
 from tidemill.models.loading.hub import fetched
 from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.loader import load_model
+from tidemill.models.loading.resolve import cannot_be_looked_at
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.model import Model
 from tidemill.models.registry import build_graph
@@ -53,7 +54,13 @@ def read_shape(config: ModelConfig) -> ModelShape:
 
     Raises ModelLoadError naming the file and the field.
     """
-    path = Path(config.path).expanduser()
+    try:
+        return _read_shape(config, Path(config.path).expanduser())
+    except OSError as error:
+        raise cannot_be_looked_at(config.path, error) from error
+
+
+def _read_shape(config: ModelConfig, path: Path) -> ModelShape:
     if not path.exists() and path.suffix != ".gguf" and _HUB_NAME.fullmatch(config.path):
         return _from_config(_fetched_config(config.path), config.name or config.path, config)
     if path.is_dir() and (path / "config.json").is_file() and not any(path.glob("*.safetensors")):

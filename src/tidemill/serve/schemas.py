@@ -259,7 +259,10 @@ def _parse(model: type[_M], known: FieldFilter, incoming: Incoming) -> _M:
         path = field_path(first["loc"])
         if first["type"] == "missing":
             raise InvalidRequest(f"{path} is missing", param=path) from error
-        message = first["msg"].replace("Input should be", "must be").replace("valid dictionary", "valid object")
+        if first["type"] == "extra_forbidden":
+            raise InvalidRequest(f"there is no field {path!r}", param=path) from error
+        message = first["msg"].partition(" or instance of ")[0]
+        message = message.replace("Input should be", "must be").replace("valid dictionary", "valid object")
         raise InvalidRequest(f"{path} {message}, not {_shown(first['input'])}", param=path) from error
     if not strict:
         raise InvalidRequest("the body holds NaN or Infinity, which JSON does not have")

@@ -8,6 +8,7 @@ second                    what runs ends at once
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import signal
 import socket
@@ -109,6 +110,8 @@ def _bind(config: ServerConfig) -> socket.socket:
             raise
     except OSError as error:
         reason = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            reason += "; set port to another one, or to 0 for any that is free"
         raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}", param="port") from error
     return listener
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,18 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(b"x")
     assert f"{path}: is neither a .gguf file nor a folder" in refusal(str(path))
+
+
+def test_a_path_that_the_system_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "a...: cannot be looked at: File name too long; give the path of" in refusal("a" * 5000)
+
+    def closed(self: Path, **_: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "stat", closed)
+    assert "/closed/model: cannot be looked at: Permission denied; give the path of" in refusal(
+        f"{tmp_path}/closed/model"
+    )
 
 
 class Hub:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tidemill.core.errors import ModelLoadError
 from tidemill.models.loading.hub import fetched
 
-__all__ = ["ModelFiles", "bundled_model", "resolve"]
+__all__ = ["ModelFiles", "bundled_model", "cannot_be_looked_at", "resolve"]
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = [
@@ -50,8 +50,14 @@ def resolve(path: str) -> ModelFiles:
     """
     try:
         return _local(path) or ModelFiles(path=_fetched(path), name=path)
-    except OSError as error:  # a folder on the way that may not be entered, a name that is too long
-        raise ModelLoadError(f"{_short(path)}: cannot be looked at: {error.strerror}; {_ADVICE}") from error
+    except OSError as error:
+        raise cannot_be_looked_at(path, error) from error
+
+
+def cannot_be_looked_at(path: str, error: OSError) -> ModelLoadError:
+    """For a folder on the way that may not be entered, or a name that is too long."""
+    shown = path if len(path) <= 200 else f"{path[:200]}..."
+    return ModelLoadError(f"{shown}: cannot be looked at: {error.strerror}; {_ADVICE}")
 
 
 def _local(path: str) -> ModelFiles | None:
@@ -68,10 +74,6 @@ def _local(path: str) -> ModelFiles | None:
     if not _HUB_NAME.fullmatch(path):
         raise ModelLoadError(f"{path}: no such file or folder; {_ADVICE}")
     return None
-
-
-def _short(path: str) -> str:
-    return path if len(path) <= 200 else f"{path[:200]}..."
 
 
 def bundled_model() -> Path | None:
