@@ -12,12 +12,13 @@ before anything is made from it, so a damaged or hostile file costs no more than
 
 from __future__ import annotations
 
+import copy
 import math
 import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn, Self, overload
 
 import numpy as np
 
@@ -127,6 +128,12 @@ class GgufFile:
         tensor_count, pair_count = _header(cursor)
         self.metadata = _metadata(cursor, pair_count)
         self.tensors = _tensors(cursor, tensor_count, _alignment(cursor, self.metadata))
+
+    def with_tensors(self, tensors: Mapping[str, StoredTensor]) -> Self:
+        """The same metadata with other tensors: those of all parts of a split model."""
+        other = copy.copy(self)
+        other.tensors = tensors
+        return other
 
 
 class _Cursor:

@@ -22,6 +22,7 @@ from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.rearrange import split_merged, with_norm_offset
 from tidemill.models.loading.resolve import ModelFiles, resolve
 from tidemill.models.loading.safetensors import read_checkpoint
+from tidemill.models.loading.split import read_gguf
 from tidemill.models.loading.stored import StoredTensor, matched
 from tidemill.models.model import Model
 from tidemill.models.registry import build_graph
@@ -40,7 +41,7 @@ def load_model(config: ModelConfig) -> Model:
     Raises ModelLoadError naming the file and the field or tensor that is missing, damaged or unknown.
     """
     files = resolve(config.path)
-    file = GgufFile(files.path) if files.is_gguf else None
+    file = read_gguf(files.path) if files.is_gguf else None
     fields, stored = _gguf_parts(file) if file else _folder_parts(files.path)
     fields = Fields({**fields.values, "max_model_len": config.max_model_len}, fields.where)
     graph = build_graph(fields)
@@ -60,7 +61,7 @@ def load_model(config: ModelConfig) -> Model:
 def load_text_source(path: str, chat_template: str | None = None) -> TextSource:
     """A model's text rules alone; ``chat_template`` is a Jinja file to use instead of the model's own templates."""
     files = resolve(path)
-    return _text(files, GgufFile(files.path) if files.is_gguf else None, chat_template)
+    return _text(files, read_gguf(files.path) if files.is_gguf else None, chat_template)
 
 
 def _text(files: ModelFiles, file: GgufFile | None, chat_template: str | None) -> TextSource:
@@ -72,8 +73,6 @@ def _gguf_parts(file: GgufFile) -> tuple[Fields, Mapping[str, StoredTensor]]:
     metadata = Fields(file.metadata, file.where)
     if (kind := metadata.text("general.type", "model")) != "model":
         raise metadata.error("general.type", f"is {kind!r}: this is not a whole model")
-    if metadata.values.get("split.count", 1) not in {0, 1}:
-        raise metadata.error("split.count", "is above 1: join the parts into one file first (llama-gguf-split --merge)")
     architecture = metadata.text("general.architecture")
     if architecture not in DIALECTS:
         known = ", ".join(sorted(DIALECTS))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tidemill.core.errors import ModelLoadError
 from tidemill.models.loading.hub import fetched
+from tidemill.models.loading.split_name import split_name
 
 __all__ = ["ModelFiles", "bundled_model", "cannot_be_looked_at", "resolve"]
 
@@ -68,7 +69,7 @@ def _local(path: str) -> ModelFiles | None:
             raise ModelLoadError(f"{path}: this folder has no config.json; {_ADVICE}")
         return ModelFiles(path=local, name=local.resolve().name)
     if local.suffix == ".gguf":
-        return ModelFiles(path=local, name=local.stem)
+        return ModelFiles(path=local, name=_stem(local))
     if local.exists():
         raise ModelLoadError(f"{path}: is neither a .gguf file nor a folder; {_ADVICE}")
     if not _HUB_NAME.fullmatch(path):
@@ -95,3 +96,9 @@ def _fetched(name: str) -> Path:
     if not (folder / "config.json").is_file():
         raise ModelLoadError(f"{name}: this Hugging Face repository has no config.json; {_ADVICE}")
     return folder
+
+
+def _stem(path: Path) -> str:
+    """A GGUF file's name without its ending, and without the number of a part."""
+    part = split_name(path.name)
+    return part.stem if part else path.stem
