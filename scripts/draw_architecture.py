@@ -131,7 +131,7 @@ def draw() -> str:
         d.unit(x, y, name=name, lines=lines, fill=fill, h=84 if y < 400 else 102)
 
     d.arrow([(180, 64), (180, 118)], color=DOWN, label="1 JSON", at=(188, 80))
-    d.arrow([(180, 204), (180, 234)], color=DOWN, label="2 messages", at=(188, 224))
+    d.arrow([(180, 204), (180, 234)], color=DOWN, label="2 messages", at=(190, 220))
     d.arrow([(450, 262), (558, 262)], color=DOWN, label="3 text", at=(478, 255))
     d.arrow([(560, 290), (452, 290)], color=UP, label="4 token ids", at=(468, 308))
     d.arrow([(180, 320), (180, 430)], color=DOWN, label="5 token request", at=(188, 362))

@@ -158,6 +158,11 @@ class LLM:
         """Limits and identity of the engine."""
         return self._loop.info
 
+    @property
+    def chat_problem(self) -> str | None:
+        """Why ``chat`` is refused, in one line, such as that the model has no template; None if it is not."""
+        return self._text.chat_problem
+
     def stats(self) -> EngineStats:
         """Steps, tokens and blocks so far."""
         return self._loop.stats()

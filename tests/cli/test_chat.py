@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -128,6 +129,35 @@ def test_generate_streams_what_it_gives_whole_as_json(
 def test_generate_with_chat_goes_through_the_template(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["generate", "m.gguf", "-p", "hi", "--chat", "--max-tokens", "4", "--json"]) == 0
     assert bytes(json.loads(capsys.readouterr().out)["prompt_token_ids"]) == b"<user>hi\n<assistant>"
+
+
+@pytest.mark.usefixtures("scripted_llm")
+def test_a_model_without_a_template_is_refused_before_the_first_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ToyText, "chat_problem", "the model has no chat template")
+    monkeypatch.setattr("sys.stdin", io.StringIO("hi\n"))
+    assert run(["chat", "m.gguf"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == (
+        "tidemill: error: the model has no chat template; give one with --chat-template, or use tidemill generate\n"
+    )
+
+
+@pytest.mark.parametrize("content", ["{{ messages[0]", "{% if x %}"])
+def test_a_template_given_by_hand_that_cannot_be_read_stops_the_server(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tidemill.serve.server.run", lambda *_a, **_o: pytest.fail("it was served"))
+    template = tmp_path / "mine.jinja"
+    template.write_text(content)
+    model = str(Path(__file__).parents[1] / "golden" / "data" / "plain")
+    assert run(["serve", model, "--port", "0", "--chat-template", str(template)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("tidemill: error: chat_template: ")
+    assert "syntax error in line 1" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.usefixtures("scripted_llm")

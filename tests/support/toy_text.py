@@ -20,6 +20,8 @@ _FIRST_PIECE = 258
 class ToyText:
     """Implements the frontend's Text. Chats are rendered as ``<role>content\\n`` and end with ``<assistant>``."""
 
+    chat_problem: str | None = None
+
     def __init__(self, pieces: Sequence[str | bytes] = (), *, add_bos: bool = False) -> None:
         coded = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
         self._bytes = [bytes([i]) for i in range(256)] + [b"", b""] + coded

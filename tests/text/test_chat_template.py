@@ -72,7 +72,7 @@ def test_tool_use_is_chosen_where_tools_are_given() -> None:
 def test_no_template_is_a_clear_refusal_and_never_a_guess() -> None:
     template = ChatTemplate({}, special_tokens={})
     assert template.problem == "the model has no chat template"
-    with pytest.raises(InvalidRequest, match="the model has no chat template: use /v1/completions"):
+    with pytest.raises(InvalidRequest, match="the model has no chat template: ask for a completion"):
         template.render(HI)
     with pytest.raises(InvalidRequest, match="no chat template named 'default', only rag"):
         ChatTemplate({"rag": "x"}, special_tokens={}).render(HI)

@@ -12,7 +12,7 @@ import typer
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
 from tidemill.cli.options import DebugOption, with_settings
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
-from tidemill.core.errors import InvalidRequest
+from tidemill.core.errors import ConfigError, InvalidRequest
 from tidemill.core.sampling import SamplingOptions
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ def chat(
     names = {item.name for item in dataclasses.fields(SamplingOptions)}
     sampling = SamplingOptions(**{name: value for name, value in settings.items() if name in names})
     with explained(model), LLM(model, **{n: v for n, v in settings.items() if n not in names}) as llm:
+        if llm.chat_problem is not None:
+            raise ConfigError(
+                f"{llm.chat_problem}; give one with --chat-template, or use tidemill generate", param="chat_template"
+            )
         interactive = sys.stdin.isatty()
         if interactive:
             print(f"{llm.info.model}. {_HELP}")

@@ -10,6 +10,7 @@ import typer
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
 from tidemill.cli.options import DebugOption, with_settings
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig, ServerConfig
+from tidemill.core.errors import ConfigError
 
 __all__ = ["serve"]
 
@@ -48,6 +49,8 @@ def _run(config: EngineConfig, door: ServerConfig) -> int:
     print("\n".join(plan_memory(model, config, available_memory()).explain()), flush=True)
     text = ModelText.from_source(model.text, merge_turns=config.model.merge_turns)
     if text.chat_problem is not None:
+        if config.model.chat_template is not None:
+            raise ConfigError(f"chat_template: {text.chat_problem}", param="chat_template")
         print(f"note: chats are refused: {text.chat_problem}", flush=True)
     engine, metrics = ProcessEngine(config), PrometheusMetrics()
     backend = LaunchedBackend(engine, text, model=model.name, recorder=metrics)

@@ -29,7 +29,7 @@ class ModelText:
 
     @property
     def chat_problem(self) -> str | None:
-        """Why chats are refused, in one line; None if they are not."""
+        """See Text."""
         return self._chat.problem
 
     def encode(self, text: str) -> list[int]:

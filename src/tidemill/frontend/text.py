@@ -25,6 +25,11 @@ class Detokenizer(Protocol):
 class Text(Protocol):
     """A model's tokenizer and chat template. Encoding may take long for long input; the rest is quick."""
 
+    @property
+    def chat_problem(self) -> str | None:
+        """Why chats are refused, in one line; None if they are not."""
+        ...
+
     def encode(self, text: str) -> Sequence[int]:
         """Token ids of a plain prompt, with the begin token where the model wants one; special tokens stay text."""
         ...

@@ -96,7 +96,7 @@ class ChatTemplate:
         known = self._compiled.keys() | self._broken.keys()
         if not known:
             raise InvalidRequest(
-                "the model has no chat template: use /v1/completions, or start with a template of your own",
+                "the model has no chat template: ask for a completion, or give one with chat_template at the start",
                 param="messages",
             )
         name = "tool_use" if with_tools and "tool_use" in known else "default"
