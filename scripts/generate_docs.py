@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code: docs/cli.md, docs/settings.md, docs/architecture.svg.
+"""Write the pages that are made from the code: docs/{cli,settings,models}.md, docs/architecture.svg.
 
 python scripts/generate_docs.py          write them
 python scripts/generate_docs.py --check  exit with 1 and name the first page that is not as it would be written
@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
 
 import typer  # noqa: E402
 from draw_architecture import draw  # noqa: E402
+from models_page import models_page  # noqa: E402
 
 from tidemill.cli.main import app  # noqa: E402
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig, ServerConfig  # noqa: E402
@@ -123,6 +124,7 @@ def _cell(text: Any) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli_page,
     "docs/settings.md": settings_page,
+    "docs/models.md": lambda: models_page(NOTE),
     "docs/architecture.svg": draw,
 }
 

@@ -21,7 +21,7 @@ from tidemill.graph.passes.fuse import fuse
 from tidemill.models.loading import load_model
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.model import Model
-from tidemill.models.registry import BUILDERS
+from tidemill.models.registry import ARCHITECTURES
 
 DATA = Path(__file__).parent / "data"
 IN_GGUF = ("mistral", "qwen2", "qwen2_yarn", "qwen3", "gemma2", "gemma3", "phi3", "phi3_longrope", "granite", "olmo2")
@@ -95,7 +95,7 @@ def all_logits(executor: Executor, graph: Graph, prompt: Sequence[int]) -> Float
 
 def test_every_architecture_has_a_checkpoint() -> None:
     """Llama's are in test_tiny_llama."""
-    assert {load(case).architecture for case in CASES} == BUILDERS.keys() - {"llama"}
+    assert {load(case).architecture for case in CASES} == ARCHITECTURES.keys() - {"llama"}
 
 
 @pytest.mark.parametrize("executor_name", EXECUTORS)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tidemill.graph.graph import RopeSpec
 from tidemill.models.fields import Fields
 
-__all__ = ["DEFAULT_THETA", "rope_spec"]
+__all__ = ["DEFAULT_THETA", "KINDS", "rope_spec"]
 
 DEFAULT_THETA = 10000.0
 
@@ -175,3 +175,6 @@ _SCALINGS = {
     "yarn": _yarn,
     "longrope": _longrope,
 }
+
+KINDS = tuple(_SCALINGS)
+"""The kinds of rope that load."""

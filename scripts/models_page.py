@@ -1,0 +1,86 @@
+"""docs/models.md, from the registry of architectures, the readers' formats, and the golden checkpoints there are."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidemill.graph.formats import WeightFormat
+from tidemill.models.loading.gguf import _FORMATS as GGUF_FORMATS
+from tidemill.models.loading.gguf_dialects import DIALECTS
+from tidemill.models.loading.safetensors import _FORMATS as SAFETENSORS_FORMATS
+from tidemill.models.registry import ARCHITECTURES
+from tidemill.models.rope import KINDS
+
+__all__ = ["models_page"]
+
+GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "data"
+
+
+def models_page(note: str) -> str:
+    """The page; ``note`` says that it is generated."""
+    return "\n".join(_lines(note)) + "\n"
+
+
+_INTRODUCTION = """
+What loads, by the `model_type` of a Hugging Face `config.json` or the `general.architecture` of a GGUF file. Anything
+else is refused in one line that names it: an unknown architecture, an unknown kind of rope, a key of the architecture
+that would change the answer and is not known here, a tensor that is missing or left over.
+
+## Architectures
+
+Status says which file forms are compared with transformers on small checkpoints: logits within 1e-4 and the same
+greedy tokens, on prompts longer than each window and each original rope length.
+"""
+_POSITIONS = """
+Frequencies are fixed when a model is loaded. `dynamic` scales nothing within `max_position_embeddings`, and no
+sequence is longer. `longrope` takes its long divisors if `max_model_len` (else `max_position_embeddings`) is above the
+original length, otherwise the short ones, for every sequence alike.
+
+A token of a local layer looks back on a window of tokens, itself included; such layers have a pool of their own, and
+blocks behind the window are given back (see [memory](memory.md#layers-with-a-sliding-window)).
+
+transformers rounds Gemma's embedding scale, the square root of the width, to the type that the model runs in;
+activations here are float32, and it is not rounded."""
+
+
+def _lines(note: str) -> Iterator[str]:
+    yield "# Models"
+    yield note
+    yield _INTRODUCTION
+    yield "| architecture | models | beside Llama | GGUF | status |"
+    yield "|---|---|---|---|---|"
+    compared = _compared()
+    for name, architecture in ARCHITECTURES.items():
+        files = ", ".join(f"`{each}`" for each, dialect in DIALECTS.items() if dialect.model_type == name)
+        status = ", ".join(sorted(compared[name])) or "not compared"
+        yield f"| `{name}` | {architecture.models} | {architecture.special} | {files or '`llama`'} | {status} |"
+    yield ""
+    yield "## Formats of weights"
+    yield ""
+    yield "Every architecture takes every format; a file may mix them."
+    yield ""
+    yield "| format | values per block | bytes per block | GGUF | safetensors |"
+    yield "|---|---|---|---|---|"
+    for format_ in WeightFormat:
+        marks = ["yes" if format_ in reader.values() else "no" for reader in (GGUF_FORMATS, SAFETENSORS_FORMATS)]
+        yield f"| {format_} | {format_.block_values} | {format_.block_bytes} | {' | '.join(marks)} |"
+    yield ""
+    yield "## Positions"
+    yield ""
+    kinds = ", ".join(f"`{kind}`" for kind in KINDS)
+    yield f"Kinds of rope: {kinds}; of part of a head too (`partial_rotary_factor`)."
+    yield _POSITIONS.lstrip()
+
+
+def _compared() -> dict[str, set[str]]:
+    """File forms of the golden checkpoints, by architecture; a Mistral's GGUF file is a Llama's."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for config in GOLDEN.glob("*/config.json"):
+        name = json.loads(config.read_text())["model_type"]
+        found[name].add("safetensors")
+        if any(config.parent.glob("*.gguf")):
+            found[name].add("GGUF")
+    return found
