@@ -52,5 +52,6 @@ def _local_rope(fields: Fields) -> Fields:
     """Never scaled, whatever the global layers do, unless a section of its own says so."""
     own = fields.section("rope_parameters").section("sliding_attention").values
     theta = fields.values.get("rope_local_base_freq")
-    gone = {"rope_scaling": None, "rope_divisors": None, "rope_parameters": own, "rope_theta": theta}
-    return Fields({**fields.values, **gone}, fields.where)
+    # With rope_parameters there, even empty, rope_scaling is not looked at.
+    instead = {"rope_parameters": own, "rope_divisors": None, "rope_theta": theta}
+    return Fields({**fields.values, **instead}, fields.where)
