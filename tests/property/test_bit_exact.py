@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.tiny import GEMMA, VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
+from tests.support.tiny import VARIANTS, VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.tokens import TokenRequest
 from tidemill.graph.formats import WeightFormat
+from tidemill.models.registry import ARCHITECTURES
 
 FORMATS = [
     WeightFormat.Q4_0,
@@ -35,8 +36,8 @@ SAMPLINGS: list[dict[str, object]] = [
 
 @cache
 def model(format_: WeightFormat, architecture: str = "llama") -> TinyModel:
-    """A Llama, or a Gemma with local attention, soft caps and norms per head."""
-    return tiny_model(format_, **(GEMMA if architecture == "gemma" else {}))
+    """A model of one of the architectures in VARIANTS."""
+    return tiny_model(format_, **VARIANTS[architecture])
 
 
 numbers = st.integers(0, 2**16)
@@ -69,7 +70,7 @@ def rigs(draw: st.DrawFn) -> Rig:
     # The longest sequence has 200 + 24 tokens: it always fits alone, and rarely beside many others.
     num_blocks = draw(st.sampled_from([-(-240 // block_size), -(-400 // block_size), 4096 // block_size]))
     return Rig(
-        model=model(draw(st.sampled_from(FORMATS)), draw(st.sampled_from(["llama", "gemma"]))),
+        model=model(draw(st.sampled_from(FORMATS)), draw(st.sampled_from(sorted(VARIANTS)))),
         executor=ExecutorConfig(
             threads=draw(st.sampled_from([1, 2])), numerics=draw(st.sampled_from(["fast", "exact"]))
         ),
@@ -112,7 +113,7 @@ def test_answers_are_those_of_the_request_alone(rig: Rig, requests: list[TokenRe
             assert together[key] == answer
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_preempted_request_comes_back_the_same(format_: WeightFormat, architecture: str) -> None:
     """A pool for about one and a half requests: two long ones take turns, and each is preempted at least once."""
@@ -127,6 +128,22 @@ def test_a_preempted_request_comes_back_the_same(format_: WeightFormat, architec
     loop.close()
     for one in requests:
         assert {(one.request_id, 0): together[one.request_id, 0]} == alone(small, one)
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_every_architecture_keeps_it(architecture: str) -> None:
+    """Eight requests in chunks of 40 tokens among each other, against each alone, a token a step."""
+    requests = [
+        request(f"r{i}", [1 + (7 * i + 3 * j) % 300 for j in range(13 * i + 1)], **SAMPLINGS[i % len(SAMPLINGS)])
+        for i in range(8)
+    ]
+    rig = Rig(model=model(WeightFormat.Q8_0, architecture), executor=ExecutorConfig(threads=2), max_step_tokens=40)
+    loop = rig.make_loop()
+    together = run(loop, requests, stagger=1)
+    loop.close()
+    for one in requests[::3]:
+        for key, answer in alone(rig, one).items():
+            assert together[key] == answer
 
 
 @pytest.mark.parametrize("isa", ["avx2", "portable"])

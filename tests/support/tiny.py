@@ -53,6 +53,45 @@ GEMMA: Mapping[str, object] = {
 """Fields that make of CONFIG a model with everything that local attention brings: two KV groups, soft caps of scores
 and logits, norms of each query and key head, GELU."""
 
+VARIANTS: Mapping[str, Mapping[str, object]] = {
+    "gemma2": {
+        "model_type": "gemma2",
+        "sliding_window": 24,
+        "query_pre_attn_scalar": 8.0,
+        "attn_logit_softcapping": 6.0,
+        "final_logit_softcapping": 12.0,
+    },
+    "gemma3_text": GEMMA,
+    "granite": {
+        "model_type": "granite",
+        "embedding_multiplier": 2.0,
+        "residual_multiplier": 0.5,
+        "attention_multiplier": 0.3,
+        "logits_scaling": 0.75,
+    },
+    "llama": {},
+    "mistral": {"model_type": "mistral", "sliding_window": 33},
+    "olmo2": {"model_type": "olmo2"},
+    "phi3": {
+        "model_type": "phi3",
+        "partial_rotary_factor": 0.75,
+        "original_max_position_embeddings": 256,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 6, "long_factor": [1, 1, 2, 2, 4, 4]},
+    },
+    "qwen2": {
+        "model_type": "qwen2",
+        "num_hidden_layers": 3,
+        "use_sliding_window": True,
+        "max_window_layers": 2,
+        "sliding_window": 64,
+    },
+    "qwen3": {
+        "model_type": "qwen3",
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+    },
+}
+"""Fields that make of CONFIG a model of each architecture, with what it has beyond the others."""
+
 
 def encode(name: str, values: npt.NDArray[np.float32], format_: WeightFormat) -> WeightTensor:
     """Store a matrix or vector in a format; block formats get the plain absmax or min-max rounding."""
