@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +131,25 @@ def test_a_file_that_is_no_model_is_named_with_its_fault(
     assert run([command[0], str(path), *command[1:]]) == 2
     error = capsys.readouterr().err
     assert says in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "generation_config.json", "model.safetensors"])
+def test_a_file_that_may_not_be_read_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = Path.open
+
+    def closed(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self.name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", closed)
+    folder = Path(__file__).parents[1] / "golden" / "data" / "plain"
+    assert run(["generate", str(folder), "-p", "x", "--executor", "reference"]) == 2
+    error = capsys.readouterr().err
+    assert f"{folder / name}: cannot be read: Permission denied" in error
     assert error.count("\n") == 1
 
 
