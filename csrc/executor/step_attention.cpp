@@ -20,7 +20,10 @@ void StepRunner::execute(const AttentionOp& op) {
   const AttentionKernels& kernels = kernels_.vector->attention[static_cast<int>(pool.format())];
   write_kv(call, kernels, list);
   if (settings_.attention == AttentionForm::kMaterialized) {
-    if (scores_.size() < list.score_floats) scores_.resize(list.score_floats);
+    if (scores_.size() < list.score_floats) {
+      scores_ = std::vector<float>();  // give back first, so that both are never held at once
+      scores_.resize(list.score_floats);
+    }
     call.scores = scores_.data();
   }
   attend(call, kernels, list);

@@ -22,7 +22,8 @@ from tidemill.core.config import (
 from tidemill.core.metrics import METRICS
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.strategy import STRATEGIES, Strategy
-from tidemill.scheduling import strategies as _registers_them  # noqa: F401
+from tidemill.executors import strategies as _registers_executors  # noqa: F401
+from tidemill.scheduling import strategies as _registers_scheduling  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -160,6 +160,18 @@ def test_prompts_in_one_piece_need_room_for_the_longest() -> None:
     assert plan(max_step_tokens=64).workspace < whole.workspace == plan(max_step_tokens=256).workspace
 
 
+def test_a_stored_score_matrix_is_part_of_the_workspace() -> None:
+    """4 heads x 64 tokens x 256 positions in float32, and 4 x 100 x 128 for prompts of 100 in one piece; the
+    reference has the scores of one token at a time."""
+
+    def more(**settings: Any) -> int:
+        return plan(attention="materialized", **settings).workspace - plan(**settings).workspace
+
+    assert more(max_step_tokens=64) == 4 * 64 * 256 * 4
+    assert more(max_step_tokens=64, max_model_len=100, chunked_prefill=False) == 4 * 100 * 128 * 4
+    assert more(max_step_tokens=64, executor="reference") == 0
+
+
 def test_the_reference_executor_is_planned_in_float64() -> None:
     assert plan(executor="reference").packed == 8 * PARAMETERS
 

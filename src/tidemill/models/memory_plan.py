@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import ConfigError, DoesNotFit
 from tidemill.executors.protocol import KvPoolSpec
-from tidemill.graph.passes.cost import kv_bytes_per_token, weight_bytes, workspace_bytes
+from tidemill.graph.passes.cost import kv_bytes_per_token, score_matrix_bytes, weight_bytes, workspace_bytes
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.kv_pools import GroupPool, PoolSizes
 from tidemill.models.model import Model
@@ -263,7 +263,11 @@ class _Planner:
     def _workspace(self, length: int) -> int:
         scheduler = self._config.scheduler
         tokens = self._step_tokens(length)
-        return WORKSPACE_SHARE * workspace_bytes(fuse(self._shape.graph), tokens, scheduler.max_running)
+        activations = WORKSPACE_SHARE * workspace_bytes(fuse(self._shape.graph), tokens, scheduler.max_running)
+        executor = self._config.executor
+        if executor.attention == "tiled" or executor.executor == "reference":  # the reference has a token's at a time
+            return activations
+        return activations + score_matrix_bytes(self._shape.graph, tokens, length)
 
     def _pool(self, sizes: PoolSizes, room: int, wanted: int) -> tuple[int, str]:
         """(blocks, what decided)."""

@@ -13,6 +13,7 @@ from tidemill.graph.graph import Add, Attention, Graph, Scale, ValueId
 from tidemill.graph.passes.cost import (
     RowShape,
     kv_bytes_per_token,
+    score_matrix_bytes,
     step_cost,
     weight_bytes,
     workspace_bytes,
@@ -123,6 +124,14 @@ def test_activations_of_a_decode_step() -> None:
     mlp, adds = (8 + 12) + (8 + 12) + (12 + 12 + 12) + (12 + 8), 2 * 24
     total = embed + norms + select + head + qkv + ropes + attention + output + mlp + adds
     assert cost.activation_bytes == 4 * total
+
+
+def test_a_score_matrix_has_whole_tiles() -> None:
+    """64 heads x 10 tokens x 128 positions: 65 are two tiles of 64."""
+    graph = llama(**LLAMA2_70B)
+    assert score_matrix_bytes(graph, max_tokens=10, max_positions=65) == 4 * 64 * 10 * 128
+    assert score_matrix_bytes(graph, max_tokens=10, max_positions=64) == 4 * 64 * 10 * 64
+    assert score_matrix_bytes(replace(graph, nodes=()), max_tokens=10, max_positions=64) == 0
 
 
 def test_workspace_is_what_lives_at_once() -> None:

@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Attention, Embed, Graph, Linear, Node, RmsNorm, Rows, TensorSpec, Value, inputs
 
-__all__ = ["RowShape", "StepCost", "kv_bytes_per_token", "step_cost", "weight_bytes", "workspace_bytes"]
+__all__ = [
+    "RowShape",
+    "StepCost",
+    "kv_bytes_per_token",
+    "score_matrix_bytes",
+    "step_cost",
+    "weight_bytes",
+    "workspace_bytes",
+]
 
 _FLOAT = 4
 """Bytes of an activation element."""
+_TILE = 64
+"""Positions that attention computes together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +103,13 @@ def workspace_bytes(graph: Graph, max_tokens: int, max_outputs: int) -> int:
         peak = max(peak, live)
         live -= sum(_bytes(value, counts) for value in set(inputs(node)) if last_reader[value.id] == index)
     return peak
+
+
+def score_matrix_bytes(graph: Graph, max_tokens: int, max_positions: int) -> int:
+    """Most bytes of attention scores where a layer stores them all, in float32: heads x tokens x positions, the
+    positions rounded up to whole tiles. One layer at a time, so the layer with most heads decides."""
+    heads = max((node.heads for node in graph.nodes if isinstance(node, Attention)), default=0)
+    return _FLOAT * heads * max_tokens * math.ceil(max_positions / _TILE) * _TILE
 
 
 def _flops(graph: Graph, node: Node, counts: Mapping[Rows, int], rows: Sequence[RowShape]) -> int:
