@@ -116,6 +116,14 @@ def test_the_templates_own_refusal_reaches_the_caller() -> None:
     assert encoder.encode([{"role": "user", "content": "x"}])
 
 
+def test_a_template_can_tell_a_call_by_its_null_content() -> None:
+    template = "{% for m in messages %}{% if m.content is none %}call{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    tokenizer, encoder = chat(json_source(chat_templates={"default": template}))
+    call = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    for message in (call, {**call, "content": None}):
+        assert tokenizer.decode(encoder.encode([{"role": "user", "content": "a "}, message])) == "a call"
+
+
 def test_without_a_template_only_chat_is_refused() -> None:
     tokenizer, encoder = chat(gguf_source())
     assert encoder.problem == "the model has no chat template"

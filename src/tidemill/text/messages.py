@@ -2,9 +2,10 @@
 
 The rules:
 - ``content`` is text, or a list of text parts, which are joined in order with nothing between them (no part: empty
-  text). Null or missing is allowed only for an assistant message that has tool calls.
+  text). Null or missing is allowed only for an assistant message that has tool calls, and is null for the
+  template: some tell a call by it.
 - Role ``developer`` is ``system`` under a newer name. Other roles are user, assistant and tool.
-- Fields with the value null are left out, as if they had not been sent.
+- Other fields with the value null are left out, as if they had not been sent.
 - ``arguments`` of tool calls, JSON in a string by the API, become the object that templates print.
 - Everything else passes as it is. Messages are never merged, dropped or put in order: that is for the template to
   accept or refuse.
@@ -41,7 +42,9 @@ def _message(message: Message, at: str) -> dict[str, Any]:
         result["tool_calls"] = _tool_calls(result, f"{at}.tool_calls")
     if "content" in result:
         result["content"] = _content(result["content"], f"{at}.content")
-    elif not (result["role"] == "assistant" and result.get("tool_calls")):
+    elif result["role"] == "assistant" and result.get("tool_calls"):
+        result["content"] = None
+    else:
         field = f"{at}.content"
         raise InvalidRequest(f"{field} is {'null' if 'content' in message else 'missing'}", param=field)
     return result
