@@ -40,7 +40,8 @@ sequence is longer. `longrope` takes its long divisors if `max_model_len` (else 
 original length, otherwise the short ones, for every sequence alike.
 
 A token of a local layer looks back on a window of tokens, itself included; such layers have a pool of their own, and
-blocks behind the window are given back (see [memory](memory.md#layers-with-a-sliding-window)).
+blocks behind the window are given back (see [memory](memory.md#layers-with-a-sliding-window)). Phi-3's window is
+honoured as in transformers; llama.cpp leaves it out, so answers to prompts beyond it differ from llama.cpp's.
 
 transformers rounds Gemma's embedding scale, the square root of the width, to the type that the model runs in;
 activations here are float32, and it is not rounded."""
