@@ -32,7 +32,8 @@ class ModelConfig:
     """Which model, and how it is named to callers."""
 
     path: str
-    """A .gguf file, a folder with config.json and safetensors, or a Hugging Face name (org/name)."""
+    """A .gguf file, a folder with config.json and safetensors, or a Hugging Face name (org/name, or org/name:Q4_K_M for
+    one GGUF file of a repository)."""
     name: str | None = None
     """Name in the API; default: the file's or folder's name, or the Hugging Face name."""
     chat_template: str | None = None
@@ -41,6 +42,8 @@ class ModelConfig:
     """Where the chat template refuses a conversation: merge system messages and turns of one role; try again."""
     max_model_len: int | None = None
     """Most tokens of one sequence, prompt and output; default: the model's own length, or what the memory holds."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hugging Face name, as in org/name@revision; default: the main branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from tidemill.core.config import ModelConfig
+from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Graph
 from tidemill.models.fields import Fields
-from tidemill.models.loading.hub import fetched
+from tidemill.models.loading.hub import cached, fetch_config
+from tidemill.models.loading.hub_name import HubName, parse_hub_name
 from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.loader import load_model
 from tidemill.models.loading.resolve import cannot_be_looked_at
@@ -23,7 +24,7 @@ from tidemill.models.registry import build_graph
 __all__ = ["ModelShape", "read_shape"]
 
 _DTYPES = {"float32": WeightFormat.F32, "float16": WeightFormat.F16, "bfloat16": WeightFormat.BF16}
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_ADVICE = "give the path of a .gguf file or of a folder with config.json, or fetch it: tidemill models get"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class ModelShape:
 
 def read_shape(config: ModelConfig) -> ModelShape:
     """A model's shape from as little as there is: a GGUF file's header, a folder's files, its config.json alone, or
-    the config.json of a Hugging Face name, which is all that is fetched then.
+    the config.json of a Hugging Face name, which is all that is fetched of one that is not cached.
 
     Raises ModelLoadError naming the file and the field.
     """
@@ -61,9 +62,11 @@ def read_shape(config: ModelConfig) -> ModelShape:
 
 
 def _read_shape(config: ModelConfig, path: Path) -> ModelShape:
-    if not path.exists() and path.suffix != ".gguf" and _HUB_NAME.fullmatch(config.path):
-        return _from_config(_fetched_config(config.path), config.name or config.path, config)
-    if path.is_dir() and (path / "config.json").is_file() and not any(path.glob("*.safetensors")):
+    name = None if path.exists() else parse_hub_name(config.path)
+    if name is not None:
+        return _of_hub(name.pinned(config.revision), config)
+    bare = path.is_dir() and (path / "config.json").is_file() and not any(path.glob("*.safetensors"))
+    if bare and config.revision is None:
         return _from_config(path / "config.json", config.name or path.resolve().name, config)
     return ModelShape.of(load_model(config))
 
@@ -84,11 +87,14 @@ def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
     )
 
 
-def _fetched_config(name: str) -> Path:
-    def download(cached_only: bool) -> str:
-        from huggingface_hub import hf_hub_download  # slow to import, and only needed here
-
-        return hf_hub_download(name, "config.json", local_files_only=cached_only)
-
-    advice = "give the path of a .gguf file or of a folder with config.json"
-    return fetched(name, download, what="config.json", advice=advice)
+def _of_hub(name: HubName, config: ModelConfig) -> ModelShape:
+    here = cached(name)
+    if here is not None:
+        path = str(here.path)
+        return ModelShape.of(load_model(replace(config, path=path, name=config.name or name.model, revision=None)))
+    if name.file is not None:
+        raise ModelLoadError(
+            f"{name}: is not on this machine, and a GGUF model is planned from its file; tidemill models get {name} "
+            "fetches it"
+        )
+    return _from_config(fetch_config(name, advice=f"{_ADVICE} {name}"), config.name or name.model, config)

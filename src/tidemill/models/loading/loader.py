@@ -40,7 +40,7 @@ def load_model(config: ModelConfig) -> Model:
 
     Raises ModelLoadError naming the file and the field or tensor that is missing, damaged or unknown.
     """
-    files = resolve(config.path)
+    files = resolve(config.path, config.revision)
     file = read_gguf(files.path) if files.is_gguf else None
     fields, stored = _gguf_parts(file) if file else _folder_parts(files.path)
     fields = Fields({**fields.values, "max_model_len": config.max_model_len}, fields.where)

