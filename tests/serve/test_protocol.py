@@ -66,6 +66,29 @@ async def test_long_headers_within_the_bound_are_read_and_longer_ones_get_an_err
     assert json.loads(body)["error"]["message"] == "the headers are longer than 65536 bytes"
 
 
+async def test_long_headers_in_one_piece_are_refused_too(serve):
+    async with serve([]) as served:
+        for line in (b"GET /health HTTP/1.1\r\nx: " + b"a" * HEAD_BYTES, b"GET /" + b"a" * HEAD_BYTES + b" HTTP/1.1"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            writer.write(line + b"\r\nhost: localhost\r\n\r\n")
+            async with asyncio.timeout(5):
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            assert head.startswith(b"HTTP/1.1 400")
+            assert json.loads(body)["error"]["message"] == "the headers are longer than 65536 bytes"
+
+
+async def test_two_host_headers_are_refused(serve):
+    async with serve([]) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\nconnection: close\r\n\r\n")
+        async with asyncio.timeout(5):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 400")
+    assert json.loads(body)["error"]["param"] == "Host"
+
+
 async def test_a_body_is_no_header_however_long(serve):
     async with serve(list(b"ok")) as served:
         assert (await served.chat(user="x" * (4 * HEAD_BYTES))).status_code == 200

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemill.core.clock import Clock
 from tidemill.core.config import ServerConfig
-from tidemill.core.errors import Forbidden, TidemillError, Unauthorized
+from tidemill.core.errors import Forbidden, InvalidRequest, TidemillError, Unauthorized
 from tidemill.core.metrics import REQUEST_SECONDS, REQUESTS, Recorder
 from tidemill.serve.answer import CallerGone
 from tidemill.serve.refusal import refusal
@@ -79,6 +79,8 @@ class Door:
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse names that are not ours: a web page whose name was pointed at this machine would send its own."""
+        if len(headers.getlist("host")) > 1:
+            raise InvalidRequest("there is more than one Host header", param="Host")
         host = _host_name(headers.get("host", ""))
         if host == "localhost" or host in self._hosts or "*" in self._hosts:
             return

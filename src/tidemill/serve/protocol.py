@@ -13,7 +13,8 @@ from tidemill.core.events import Event
 __all__ = ["HEAD_BYTES", "BoundedHttp"]
 
 HEAD_BYTES: Final = 64 * 2**10
-"""Most bytes of a request line with headers, or of anything else that is not body; the piece it begins in is free."""
+"""Most bytes of a request line with headers, or of anything else that is not body."""
+_TOO_LONG: Final = f"the headers are longer than {HEAD_BYTES} bytes"
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -25,6 +26,7 @@ class BoundedHttp(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._no_body = 0  # bytes since the last that were body or ended headers
+        self._reason = ""  # why we made the parser stop
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -39,7 +41,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._no_body += len(data)
         super().data_received(data)
         if self._no_body > HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(InvalidRequest(f"the headers are longer than {HEAD_BYTES} bytes"))
+            self._refuse(InvalidRequest(_TOO_LONG))
 
     def on_message_begin(self) -> None:
         self._no_body = 0
@@ -49,6 +51,10 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._no_body = 0
         self._head_is_here()
+        # A head that came in one piece with what follows it has not been counted byte by byte.
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES:
+            self._reason = _TOO_LONG
+            raise ValueError(_TOO_LONG)  # the parser stops, and send_400_response is called
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -57,7 +63,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What the parser refuses, in the one shape of errors."""
-        self._refuse(InvalidRequest(msg))
+        self._refuse(InvalidRequest(self._reason or msg))
 
     def _expect_head(self) -> None:
         if self._deadline is None:
