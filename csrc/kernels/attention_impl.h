@@ -23,7 +23,7 @@ struct F32Element {
   }
 };
 
-TIDEMILL_INLINE void store_element(std::uint16_t* p, float x) { *p = simd::float_to_half(x); }
+TIDEMILL_INLINE void store_element(std::uint16_t* p, float x) { *p = float_to_half(x); }
 TIDEMILL_INLINE void store_element(float* p, float x) { *p = x; }
 
 template <class Element>

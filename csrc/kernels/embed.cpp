@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "simd.h"
+#include "half.h"
 
 namespace tidemill {
 
@@ -13,8 +13,6 @@ std::uint16_t load_u16(const std::uint8_t* p) {
   std::memcpy(&bits, p, 2);
   return bits;
 }
-
-float load_half(const std::uint8_t* p) { return simd::half_to_float(load_u16(p)); }
 
 float load_bfloat(const std::uint8_t* p) {
   const std::uint32_t bits = std::uint32_t{load_u16(p)} << 16;

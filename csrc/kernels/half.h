@@ -1,26 +1,46 @@
-// Half floats in plain C++. Functions are static: each file gets its own copy, compiled for its own instruction set.
+// IEEE half precision by integer arithmetic, for the portable kernels and for whatever reads a few values at a time.
 #pragma once
 #include <bit>
 #include <cstdint>
 #include <cstring>
 
+#include "inline.h"
+
 namespace tidemill {
 
-// IEEE binary16 to float, exact (a signalling NaN stays one until it is used). No branches, so that loops over it
-// become vector code; does not depend on the denormal mode.
-static inline float half_to_float(std::uint16_t half) {
-  constexpr std::uint32_t kBias = (127 - 15) << 23;
-  const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fff) << 13;
-  const std::uint32_t normal = magnitude + kBias + (magnitude >= 0x1fu << 23 ? kBias : 0u);
-  const float subnormal = static_cast<float>(static_cast<std::int32_t>(half & 0x3ff)) * 0x1p-24f;
-  const std::uint32_t bits = magnitude < 1u << 23 ? std::bit_cast<std::uint32_t>(subnormal) : normal;
-  return std::bit_cast<float>(bits | static_cast<std::uint32_t>(half & 0x8000) << 16);
+// Exact; NaN stays NaN. No branches, so that loops over it become vector code. Reads subnormal floats on the way: the
+// floating-point mode must keep them, as that of the compute threads does.
+TIDEMILL_INLINE float half_to_float(std::uint16_t half) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
+  const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fffu) << 13;
+  const float moved = std::bit_cast<float>(magnitude) * 0x1p112f;  // the exponent's bias; subnormal halves become normal
+  const std::uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // infinity and NaN keep their exponent
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(moved) | special | sign);
 }
 
-static inline float load_half(const std::uint8_t* bytes) {
+TIDEMILL_INLINE float load_half(const std::uint8_t* bytes) {
   std::uint16_t half;
   std::memcpy(&half, bytes, sizeof half);
   return half_to_float(half);
+}
+
+// Rounded to nearest, ties to even; NaN stays NaN.
+TIDEMILL_INLINE std::uint16_t float_to_half(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
+  if (bits >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and above round to infinity
+  if (bits < 0x38800000u) {  // below the smallest normal half: adding 0.5 leaves the rounded mantissa in the low bits
+    float magnitude;
+    std::memcpy(&magnitude, &bits, 4);
+    magnitude += 0.5f;
+    std::memcpy(&bits, &magnitude, 4);
+    return static_cast<std::uint16_t>(sign | (bits - 0x3f000000u));
+  }
+  const std::uint32_t odd = (bits >> 13) & 1u;
+  return static_cast<std::uint16_t>(sign | ((bits - 0x38000000u + 0xfffu + odd) >> 13));
 }
 
 }  // namespace tidemill

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "half.h"
 #include "inline.h"
 
 #if defined(__AVX2__)
@@ -16,43 +17,6 @@
 namespace tidemill::simd {
 
 inline constexpr int kLanes = 8;
-
-// IEEE half precision by integer arithmetic, round to nearest even; NaN stays NaN.
-TIDEMILL_INLINE float half_to_float(std::uint16_t half) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
-  const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fffu) << 13;
-  float value;
-  if (magnitude >= 0x0f800000u) {  // infinity or NaN
-    const std::uint32_t bits = magnitude | 0x7f800000u;
-    std::memcpy(&value, &bits, 4);
-  } else {  // 2^112 moves the exponent's bias; subnormal halves come out normal
-    std::memcpy(&value, &magnitude, 4);
-    value *= 0x1p112f;
-  }
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  bits |= sign;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
-TIDEMILL_INLINE std::uint16_t float_to_half(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
-  bits &= 0x7fffffffu;
-  if (bits > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
-  if (bits >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and above round to infinity
-  if (bits < 0x38800000u) {  // below the smallest normal half: adding 0.5 leaves the rounded mantissa in the low bits
-    float magnitude;
-    std::memcpy(&magnitude, &bits, 4);
-    magnitude += 0.5f;
-    std::memcpy(&bits, &magnitude, 4);
-    return static_cast<std::uint16_t>(sign | (bits - 0x3f000000u));
-  }
-  const std::uint32_t odd = (bits >> 13) & 1u;
-  return static_cast<std::uint16_t>(sign | ((bits - 0x38000000u + 0xfffu + odd) >> 13));
-}
 
 struct Portable {
   static constexpr const char* kName = "portable";

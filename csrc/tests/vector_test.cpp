@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "executor/isa.h"
+#include "kernels/half.h"
 #include "kernels/sampler_impl.h"
 #include "kernels/simd.h"
 #include "tests/check.h"
@@ -35,11 +36,11 @@ void halves_convert_exactly() {
   for (std::uint32_t h = 0; h < 0x10000; ++h) {
     const auto half = static_cast<std::uint16_t>(h);
     if ((h & 0x7c00) == 0x7c00) continue;
-    const float value = simd::half_to_float(half);
-    wrong += static_cast<double>(value) != half_value(half) || simd::float_to_half(value) != half;
+    const float value = half_to_float(half);
+    wrong += static_cast<double>(value) != half_value(half) || float_to_half(value) != half;
   }
   CHECK_CASE(wrong == 0, "%d halves", wrong);
-  CHECK(std::isinf(simd::half_to_float(0x7c00)) && std::isnan(simd::half_to_float(0x7e00)));
+  CHECK(std::isinf(half_to_float(0x7c00)) && std::isnan(half_to_float(0x7e00)));
 }
 
 // Between each half and the next: below the middle down, above it up, in the middle to the even one.
@@ -49,16 +50,16 @@ void floats_round_to_the_nearest_half() {
     const auto above = static_cast<std::uint16_t>(half + 1);
     const auto middle = static_cast<float>((half_value(half) + half_value(above)) / 2);  // exact in float
     const std::uint16_t even = half % 2 == 0 ? half : above;
-    wrong += simd::float_to_half(middle) != even;
-    wrong += simd::float_to_half(std::nextafterf(middle, 0.0f)) != half;
-    wrong += simd::float_to_half(std::nextafterf(middle, 1e9f)) != above;
-    wrong += simd::float_to_half(-middle) != (even | 0x8000);
+    wrong += float_to_half(middle) != even;
+    wrong += float_to_half(std::nextafterf(middle, 0.0f)) != half;
+    wrong += float_to_half(std::nextafterf(middle, 1e9f)) != above;
+    wrong += float_to_half(-middle) != (even | 0x8000);
   }
   CHECK_CASE(wrong == 0, "%d roundings", wrong);
-  CHECK(simd::float_to_half(65519.0f) == 0x7bff);
-  CHECK(simd::float_to_half(65520.0f) == 0x7c00);
-  CHECK(simd::float_to_half(std::numeric_limits<float>::infinity()) == 0x7c00);
-  CHECK((simd::float_to_half(std::nanf("")) & 0x7fff) > 0x7c00);
+  CHECK(float_to_half(65519.0f) == 0x7bff);
+  CHECK(float_to_half(65520.0f) == 0x7c00);
+  CHECK(float_to_half(std::numeric_limits<float>::infinity()) == 0x7c00);
+  CHECK((float_to_half(std::nanf("")) & 0x7fff) > 0x7c00);
 }
 
 float lane(Portable::V v) {
