@@ -115,7 +115,7 @@ class FieldFilter:
     def _log_once(self, name: str) -> None:
         if name not in self._logged:
             self._logged.add(name)
-            _log.info("the request field %s is ignored: it has no effect here", name)
+            _log.warning("the request field %s is ignored: it has no effect here", name)
 
 
 def _refuse_feature(name: str, value: Any) -> None:
