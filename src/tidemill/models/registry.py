@@ -32,7 +32,7 @@ ARCHITECTURES = {
     ),
     "gemma3_text": Architecture(
         build=gemma3.build,
-        models="Gemma 3 (text)",
+        models="Gemma 3 (of those that see images, the text model)",
         special="five local layers to each global one, two rope bases, norms of queries and keys",
     ),
     "granite": Architecture(

@@ -18,6 +18,7 @@ from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.loader import load_model
 from tidemill.models.loading.resolve import cannot_be_looked_at
 from tidemill.models.loading.stored import StoredWeights
+from tidemill.models.loading.text_part import text_config
 from tidemill.models.model import Model
 from tidemill.models.registry import build_graph
 
@@ -73,7 +74,7 @@ def _read_shape(config: ModelConfig, path: Path) -> ModelShape:
 
 def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
     """A shape from config.json: all weights are in its dtype (float32 where it names none, as in transformers)."""
-    values: dict[str, Any] = {**read_json(file), "max_model_len": config.max_model_len}
+    values: dict[str, Any] = {**text_config(read_json(file)), "max_model_len": config.max_model_len}
     fields = Fields(values, str(file))
     dtype = fields.text("dtype", fields.text("torch_dtype", "float32"))
     if dtype not in _DTYPES:

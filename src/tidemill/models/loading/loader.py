@@ -24,6 +24,7 @@ from tidemill.models.loading.resolve import ModelFiles, resolve
 from tidemill.models.loading.safetensors import read_checkpoint
 from tidemill.models.loading.split import read_gguf
 from tidemill.models.loading.stored import StoredTensor, matched
+from tidemill.models.loading.text_part import text_config, text_tensors
 from tidemill.models.model import Model
 from tidemill.models.registry import build_graph
 from tidemill.text.source import TextSource
@@ -88,6 +89,7 @@ def _folder_parts(folder: Path) -> tuple[Fields, Mapping[str, StoredTensor]]:
     if values.get("quantization_config") is not None:
         raise ModelLoadError(f"{path}: quantization_config names a format this build does not read")
     stored = {name: tensor for name, tensor in read_checkpoint(folder).items() if not _COMPUTED.fullmatch(name)}
+    stored, values = text_tensors(values, stored), text_config(values)
     if values.get("tie_word_embeddings") is True and _HEAD in stored:
         # The same tensor twice is dropped; another one means that the flag is wrong (transformers decides likewise).
         if _same(stored[_HEAD], stored.get(_EMBEDDING)):
