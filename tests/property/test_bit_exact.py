@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tests.support.tiny import VARIANTS, VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
@@ -15,14 +15,7 @@ from tidemill.core.tokens import TokenRequest
 from tidemill.graph.formats import WeightFormat
 from tidemill.models.registry import ARCHITECTURES
 
-FORMATS = [
-    WeightFormat.Q4_0,
-    WeightFormat.Q4_1,
-    WeightFormat.Q8_0,
-    WeightFormat.F16,
-    WeightFormat.BF16,
-    WeightFormat.F32,
-]
+FORMATS = list(WeightFormat)
 CHUNKS = [1, 7, 16, 64, 512]
 SAMPLINGS: list[dict[str, object]] = [
     {"temperature": 0.0},
@@ -41,43 +34,48 @@ def model(format_: WeightFormat, architecture: str = "llama") -> TinyModel:
 
 
 numbers = st.integers(0, 2**16)
-prompts = st.builds(
-    lambda length, seed: [1 + (seed * 31 + i * i * 7 + i * seed) % (VOCAB - 1) for i in range(length)],
-    length=st.one_of(st.integers(1, 20), st.sampled_from([15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200])),
-    seed=numbers,
-)
+lengths = st.one_of(st.integers(1, 20), st.sampled_from([15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200]))
+
+
+def prompts(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[list[int]]:
+    return st.builds(
+        lambda length, seed: [1 + (seed * 31 + i * i * 7 + i * seed) % (VOCAB - 1) for i in range(length)],
+        length=lengths,
+        seed=numbers,
+    )
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> list[TokenRequest]:
-    """One request under test, first, and up to 16 neighbours."""
-    count = draw(st.integers(1, 17))
+def batches(draw: st.DrawFn, growing: bool) -> list[TokenRequest]:
+    """One request under test, first, and up to 16 neighbours; growing ones become many times their prompt."""
+    count = draw(st.integers(3, 9) if growing else st.integers(1, 17))
     return [
         request(
             f"r{index}",
-            draw(prompts),
+            draw(prompts(st.integers(1, 20) if growing else lengths)),
             **draw(st.sampled_from(SAMPLINGS)),
-            max_tokens=draw(st.integers(2, 24)),
+            max_tokens=draw(st.integers(40, 80) if growing else st.integers(2, 24)),
         )
         for index in range(count)
     ]
 
 
 @st.composite
-def rigs(draw: st.DrawFn) -> Rig:
-    """A way to run them; small pools make preemption frequent."""
+def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool) -> Rig:
+    """A way to run them. Growing requests start together in a pool for little more than the longest and preempt each
+    other: most of their examples do (``pytest --hypothesis-show-statistics`` counts them)."""
     block_size = draw(st.sampled_from([16, 32]))
-    # The longest sequence has 200 + 24 tokens: it always fits alone, and rarely beside many others.
-    num_blocks = draw(st.sampled_from([-(-240 // block_size), -(-400 // block_size), 4096 // block_size]))
+    longest = max(len(one.prompt) + (one.sampling.max_tokens or 0) for one in requests)
+    tokens = draw(st.sampled_from([longest, longest * 3 // 2, *([] if growing else [4096])]))
     return Rig(
         model=model(draw(st.sampled_from(FORMATS)), draw(st.sampled_from(sorted(VARIANTS)))),
         executor=ExecutorConfig(
             threads=draw(st.sampled_from([1, 2])), numerics=draw(st.sampled_from(["fast", "exact"]))
         ),
         block_size=block_size,
-        num_blocks=num_blocks,
+        num_blocks=-(-tokens // block_size),
         max_step_tokens=draw(st.sampled_from(CHUNKS)),
-        max_running=draw(st.sampled_from([1, 3, 64])),
+        max_running=draw(st.sampled_from([3, 64] if growing else [1, 3, 64])),
         row_variant=draw(st.sampled_from([0, 1, 2, 3, 4])),
     )
 
@@ -100,12 +98,16 @@ def alone(rig: Rig, one: TokenRequest) -> dict[tuple[str, int], Answer]:
         loop.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(rig=rigs(), requests=batches(), stagger=st.sampled_from([0, 1, 3]))
-def test_answers_are_those_of_the_request_alone(rig: Rig, requests: list[TokenRequest], stagger: int) -> None:
+@pytest.mark.parametrize("growing", [True, False])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(stagger=st.sampled_from([0, 1, 3]), data=st.data())
+def test_answers_are_those_of_the_request_alone(growing: bool, stagger: int, data: st.DataObject) -> None:
+    requests = data.draw(batches(growing))
+    rig = data.draw(rigs(requests, growing))
     loop = rig.make_loop()
     try:
         together = run(loop, requests, stagger=stagger)
+        event(f"preempted: {loop.stats().preemptions_total > 0}")
     finally:
         loop.close()
     for one in requests[:3]:
