@@ -1,6 +1,8 @@
 // How fast the linear kernels are, against the multiply peaks of the same minutes (one thread).
 //
-//   linear_bench [seconds [portable]]      10 s with the best kernels by default; the last line is JSON
+//   linear_bench [seconds [best|portable [name]]]      10 s with the best kernels by default; the last line is JSON
+//
+// name: only the cases that have it in theirs ("q4_k fast"), and the peaks.
 //
 // GOP/s counts two operations per multiply-add. Shared machines change speed from minute to minute, so peaks and
 // kernels take turns in each round and medians are compared; times are processor time of the thread, which leaves out
@@ -124,8 +126,11 @@ Case product_case(const LinearKernels& kernels, Layout layout, bool fast, int n,
   PackedMatrix weight{layout, n, k, packed_tile_bytes(layout, k), nullptr};
   auto data = std::shared_ptr<Data>(new Data{weight, HugeBytes(weight.bytes()), std::vector<float>(size(rows, k)),
                                              std::vector<float>(size(rows, n)), std::vector<std::int8_t>(size(rows, k)),
-                                             std::vector<float>(size(rows, k / kGroup * 2)), {}});
+                                             std::vector<float>(size(rows, k / kGroup * kGroupScales)), {}});
   data->weight.data = data->bytes.get();
+  if (layout == Layout::kFloat4Table) {  // exponents of ordinary numbers, as above
+    for (std::size_t i = 0; i < weight.bytes(); i += 272) std::memset(data->bytes.get() + i, 120, 16);
+  }
   for (std::size_t i = 0; i < data->x.size(); ++i) data->x[i] = static_cast<float>(i * 2654435761u % 2001) / 1000 - 1;
   data->quantized = {rows, k, data->values.data(), data->scales.data()};
   kernels.quantize(data->x.data(), static_cast<std::size_t>(k), data->quantized, 0, (rows + 3) / 4);
@@ -138,7 +143,8 @@ Case product_case(const LinearKernels& kernels, Layout layout, bool fast, int n,
       kernels.linear_float(w, data->x.data(), static_cast<std::size_t>(w.k), data->quantized.rows, 0, w.tiles(), output, 0);
     }
   };
-  constexpr const char* names[] = {"q4_0", "q4_1", "q8_0", "f16", "bf16", "f32"};
+  constexpr const char* names[] = {"q4_0", "q4_1", "q8_0", "q4_k",   "q5_k",  "q6_k", "q5_0", "q5_1",
+                                   "q3_k", "q2_k", "iq4_nl", "mxfp4", "f16",  "bf16", "f32"};
   const bool streams = weight.bytes() > (std::size_t{32} << 20);
   const std::string name = std::string(names[static_cast<int>(layout)]) + (fast ? " fast " : " exact ") +
                            std::to_string(n) + "x" + std::to_string(k) + " rows " + std::to_string(rows);
@@ -148,7 +154,7 @@ Case product_case(const LinearKernels& kernels, Layout layout, bool fast, int n,
 Case quantize_case(const LinearKernels& kernels, int rows, int k) {
   auto x = std::make_shared<std::vector<float>>(static_cast<std::size_t>(rows) * static_cast<std::size_t>(k), 0.5f);
   auto values = std::make_shared<std::vector<std::int8_t>>(x->size());
-  auto scales = std::make_shared<std::vector<float>>(x->size() / kGroup * 2);
+  auto scales = std::make_shared<std::vector<float>>(x->size() / kGroup * kGroupScales);
   const auto run = [=, &kernels] {
     kernels.quantize(x->data(), static_cast<std::size_t>(k), {rows, k, values->data(), scales->data()}, 0, rows / 4);
   };
@@ -166,12 +172,17 @@ std::vector<Case> make_cases(const LinearKernels& kernels) {
     cases.push_back({"read loop", "", 0.0, static_cast<double>(kSize), [stream] { read_all(stream->get(), kSize); }});
   }
 #endif
-  for (const Layout layout : {Layout::kQ4Symmetric, Layout::kQ4Affine, Layout::kQ8}) {
-    for (const int rows : {1, 2, 4, 16, 48, 512}) cases.push_back(product_case(kernels, layout, true, 1536, 576, rows));
-    for (const int rows : {1, 4}) cases.push_back(product_case(kernels, layout, true, 49152, 1536, rows));
-  }
-  for (const Layout layout : {Layout::kQ4Symmetric, Layout::kQ4Affine, Layout::kQ8, Layout::kF16, Layout::kBF16, Layout::kF32}) {
-    for (const int rows : {1, 4, 48}) cases.push_back(product_case(kernels, layout, false, 1536, 576, rows));
+  for (int i = 0; i <= static_cast<int>(Layout::kF32); ++i) {
+    const auto layout = static_cast<Layout>(i);
+    const bool common = layout <= Layout::kQ6Halves;  // the others only at a few sizes
+    for (const int rows : {1, 4, 48}) cases.push_back(product_case(kernels, layout, false, 1536, 768, rows));
+    if (layout >= Layout::kF16) continue;
+    for (const int rows : {1, 2, 4, 16, 48, 512}) {
+      if (common || rows == 1 || rows == 48) cases.push_back(product_case(kernels, layout, true, 1536, 768, rows));
+    }
+    for (const int rows : {1, 4}) {
+      if (common || rows == 1) cases.push_back(product_case(kernels, layout, true, 49152, 1536, rows));
+    }
   }
   for (const int rows : {1, 4}) cases.push_back(product_case(kernels, Layout::kF16, false, 49152, 1536, rows));
   cases.push_back(quantize_case(kernels, 512, 576));
@@ -229,16 +240,26 @@ void report(const std::vector<Case>& cases, const char* isa) {
 int main(int argc, char** argv) {
   const LinearKernels* kernels = &linear_kernels_portable();
   const bool portable = argc > 2 && std::strcmp(argv[2], "portable") == 0;
+  const bool best = argc > 2 && std::strcmp(argv[2], "best") == 0;
 #if defined(__x86_64__)
   if (!portable && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     kernels = &linear_kernels_avx2();
   }
 #endif
-  if (argc > 3 || (argc > 2 && !portable) || (argc > 1 && std::atof(argv[1]) <= 0.0)) {
-    std::fprintf(stderr, "usage: linear_bench [seconds [portable]]\n");
+  if (argc > 4 || (argc > 2 && !portable && !best) || (argc > 1 && std::atof(argv[1]) <= 0.0)) {
+    std::fprintf(stderr, "usage: linear_bench [seconds [best|portable [name]]]\n");
     return 2;
   }
   std::vector<Case> cases = make_cases(*kernels);
+  if (argc > 3) {
+    std::erase_if(cases, [name = argv[3]](const Case& c) {
+      return c.name.find(name) == std::string::npos && c.name.find("peak") == std::string::npos;
+    });
+    if (cases.empty()) {
+      std::fprintf(stderr, "linear_bench: no case has %s in its name\n", argv[3]);
+      return 2;
+    }
+  }
   measure(cases, argc > 1 ? std::atof(argv[1]) : 10.0);
   report(cases, kernels->isa);
   return 0;

@@ -22,7 +22,7 @@ using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 FileFormat format_of(int format) {
-  if (format < 0 || format > static_cast<int>(FileFormat::kQ8_0)) {
+  if (format < 0 || format > static_cast<int>(kLastFormat)) {
     throw std::invalid_argument("unknown weight format " + std::to_string(format));
   }
   return static_cast<FileFormat>(format);

@@ -27,7 +27,7 @@ QuantizedRows panel_view(const QuantizedRows& rows, std::int32_t panel) {
   const auto first = static_cast<std::size_t>(panel) * kPanelRows;
   const auto k = static_cast<std::size_t>(rows.k);
   return {std::min(kPanelRows, rows.rows - panel * kPanelRows), rows.k, rows.values + first * k,
-          rows.scales + first * (k / kGroup) * 2};
+          rows.scales + first * (k / kGroup) * kGroupScales};
 }
 
 }  // namespace

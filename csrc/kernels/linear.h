@@ -5,21 +5,31 @@
 // many rows stand beside it or which thread computes it.
 //
 // Arithmetic, exactly as the reference executor repeats it. All values are float32, every line rounds once, to nearest
-// even; fma is fused; x[32] is one group of one row; n, q are weights as stored, d, m the file's f16 scale and minimum.
+// even; fma is fused; x[32] is one group of one row; n, q are weights as stored (n unsigned, q signed), d, m the file's
+// f16 scale and minimum of the group, D, M those of 256 k, sc, mn the integers that the file scales D and M with: per
+// group of 32, or (sc[h], mn[h]) per half group of 16.
 //
 //   quantize          peak = max |x|; 0 where it is below 2^-100 (such a group becomes zero), NaN where any x is NaN or
 //                     infinite (such a row's outputs are all NaN)
 //                     scale = peak / 127;  inverse = 127 / peak, or 0 where peak is 0 or NaN
 //                     v[j] = round(x[j] * inverse), clamped to +-127; ties to even; all 0 where peak is NaN
-//                     scale, and scale * float(sum of v), are kept
+//                     scale, scale_sum = scale * float(sum of v), and half_sum[h], the sum of 16 v each, are kept
 //
 //   linear_quantized  acc = 0; for each group in ascending order, with s the integer sum (exact):
 //     q4_1              s = sum n * v;  acc = fma(float(s), d * scale, acc);  acc = fma(m,      scale_sum, acc)
 //     q4_0              s = sum n * v;  acc = fma(float(s), d * scale, acc);  acc = fma(-8 * d, scale_sum, acc)
-//     q8_0              s = sum q * v;  acc = fma(float(s), d * scale, acc)
+//     q8_0, iq4_nl      s = sum q * v;  acc = fma(float(s), d * scale, acc)
+//     q5_1, q5_0        as q4_1, as q4_0 with -16 * d
+//     mxfp4             as q4_0 with -12 * d, d = 2^(e - 128), n = 12 + twice the 4-bit float
+//     q4_k, q5_k        as q4_1 with d = D * sc, m = -(M * mn)
+//     q6_k, q3_k        s = sum sc[h] * (n - offset) * v, offset 32 or 4;  acc = fma(float(s), D * scale, acc)
+//     q2_k              s = sum sc[h] * n * v;                     acc = fma(float(s), D * scale, acc)
+//                       t = mn[0] * half_sum[0] + mn[1] * half_sum[1];  acc = fma(-float(t), M * scale, acc)
+//                     Every s and t is below 2^24: float(s) is exact.
 //
-//   linear_float      weights become w = (n - 8) * d, fma(n, d, m), q * d or the float itself: the file's exact values,
-//                     q4_1 rounded once. acc = 0; for each group of 32 k in ascending order (the last may be shorter):
+//   linear_float      weights become w = (n - offset) * d, fma(n, d, m), q * d or the float itself: the file's exact
+//                     values, those with a minimum rounded once. acc = 0; for each group of 32 k in ascending order
+//                     (the last may be shorter):
 //                     part = 0; part = fma(w[k], x[k], part) for ascending k; acc = acc + part
 //
 //   both              out = acc; if bias: out = out + bias; if residual: out = out + residual
@@ -33,14 +43,23 @@
 namespace tidemill {
 
 inline constexpr int kTileColumns = 16;  // outputs per weight tile
-inline constexpr int kGroup = 32;        // values along k that share a scale
+inline constexpr int kGroup = 32;        // activations along k that share a scale
 inline constexpr int kPanelRows = 4;     // activation rows per panel
+inline constexpr int kGroupScales = 3;   // words kept per row and group of activations
 
-// Compute layouts. Each holds the file's values exactly.
-enum class Layout : std::uint8_t { kQ4Symmetric, kQ4Affine, kQ8, kF16, kBF16, kF32 };
+// Compute layouts. Each holds the file's values exactly. "Super" and "Halves" scale the integers of a group, or of half
+// a group, with one f16 per 256 k; "Table" codes stand for the integers of a table. The float layouts are last.
+enum class Layout : std::uint8_t {
+  kQ4Symmetric, kQ4Affine, kQ8,
+  kQ4Super, kQ5Super, kQ6Halves, kQ5Symmetric, kQ5Affine, kQ3Halves, kQ2Halves, kQ4Table, kFloat4Table,
+  kF16, kBF16, kF32
+};
 
 // Storage formats of files; the numbers are shared with the Python side.
-enum class FileFormat : std::uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ8_0 };
+enum class FileFormat : std::uint8_t {
+  kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ8_0, kQ4_K, kQ6_K, kQ5_K, kQ5_0, kQ5_1, kQ3_K, kQ2_K, kIQ4_NL, kMXFP4
+};
+inline constexpr FileFormat kLastFormat = FileFormat::kMXFP4;
 
 // One weight [n, k] as ceil(n / 16) tiles of 16 outputs; outputs past n are zero. Does not own its bytes.
 struct PackedMatrix {
@@ -52,19 +71,30 @@ struct PackedMatrix {
 
   std::int32_t tiles() const { return (n + kTileColumns - 1) / kTileColumns; }
   std::size_t bytes() const { return tile_bytes * static_cast<std::size_t>(tiles()); }
-  bool quantized() const { return layout <= Layout::kQ8; }
+  bool quantized() const { return layout < Layout::kF16; }
 };
 
 Layout layout_of(FileFormat format);
 std::size_t packed_tile_bytes(Layout layout, std::int32_t k);
 
 // Packs tiles [tile_begin, tile_end) of a weight from file rows into out (the whole matrix's buffer, 64-byte aligned).
-// file_rows needs no alignment. k is a multiple of 32 in the block formats. Layouts:
-//   kQ4Symmetric, kQ4Affine  per group of 32 k: 16 f16 d | 16 f16 m (affine only) | columns 0-7, 128 bytes | 8-15, 128
-//                            bytes. Byte 4c + j of the 32-byte vector v holds k = 8v + j (low) and 8v + 4 + j (high).
-//   kQ8                      per group: 16 f16 d | per quad of 4 k: 16 columns x 4 int8
-//   kF16, kF32               [k][16]
-//   kBF16                    [ceil(k / 2)][16][k even, k odd]
+// file_rows needs no alignment. k is whole blocks in the block formats. Layouts (bytes of them in kernels/layout.h):
+//   blocks      [header of 256 k: 16 f16 D | 16 f16 M, where there are] groups of 32 k: header | planes of codes
+//   headers of groups, 16 columns each
+//               kQ4Symmetric, kQ5Symmetric, kQ8, kQ4Table   f16 d
+//               kQ4Affine, kQ5Affine                        f16 d | f16 m
+//               kQ4Super, kQ5Super                          u8 sc | u8 mn
+//               kQ6Halves, kQ3Halves                        [column][half] int8 sc
+//               kQ2Halves                                   [column][half] sc in the low, mn in the high four bits
+//               kFloat4Table                                u8 exponent
+//   planes      of one bit width for columns 0-7, then 8-15; byte 4c + j of a 32-byte vector is of column c and k = j in
+//               each quad of 4 k:
+//               4 bits  vector v has the quads 2v (low) and 2v + 1 (high); the low bits of 4, 5 and 6
+//               2 bits  vector u has the quads 4u + i at bits 2i; the low bits of 2 and 3, the high ones of 6
+//               1 bit   quad i at bit i; the high bit of 3 and 5
+//   kQ8         per group: header | per quad of 4 k: 16 columns x 4 int8
+//   kF16, kF32  [k][16]
+//   kBF16       [ceil(k / 2)][16][k even, k odd]
 void pack_tiles(FileFormat format, const std::uint8_t* file_rows, std::int32_t n, std::int32_t k, std::uint8_t* out,
                 std::int32_t tile_begin, std::int32_t tile_end);
 
@@ -76,7 +106,7 @@ struct QuantizedRows {
   std::int32_t rows;
   std::int32_t k;
   std::int8_t* values;  // [panel][group][8 quads][rows of panel][4]
-  float* scales;        // [panel][group][rows of panel scales, then rows of panel scale * sum]
+  float* scales;        // [panel][group][rows of panel scale, of scale_sum, of two int16 half_sum in a float's place]
 };
 std::size_t quantized_value_bytes(std::int32_t rows, std::int32_t k);
 std::size_t quantized_scale_bytes(std::int32_t rows, std::int32_t k);

@@ -39,37 +39,145 @@ inline void clear(float* acc) {
   for (int i = 0; i < 2 * R; ++i) _mm256_store_ps(acc + 8 * i, _mm256_setzero_ps());
 }
 
+// Bits [from, from + Bits) of every byte, at bits [to, to + Bits). From and to are constants once loops are unrolled.
+template <int Bits>
+inline __m256i move_field(__m256i bytes, int from, int to) {
+  const __m256i shifted = from <= to ? _mm256_slli_epi16(bytes, to - from) : _mm256_srli_epi16(bytes, from - to);
+  return _mm256_and_si256(shifted, _mm256_set1_epi8(static_cast<char>(((1 << Bits) - 1) << to)));
+}
+
+template <int Bits>
+inline __m256i plane_codes(const std::uint8_t* plane, int c, int quad, int to) {
+  constexpr int kPerByte = 8 / Bits;
+  return move_field<Bits>(load(plane + 32 * (Bits * c + quad / kPerByte)), quad % kPerByte * Bits, to);
+}
+
+inline __m256i look_up(const std::int8_t (&table)[16], __m256i codes) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), codes);
+}
+
+// The codes of one quad of k of eight columns; `group` is where the group's header is. Signed for kQ8 and kQ4Table.
+template <Layout L>
+inline __m256i codes_at(const std::uint8_t* group, int c, int quad) {
+  constexpr LayoutShape shape = kShape<L>;
+  constexpr int kBase = shape.base_bits();
+  constexpr int kExtra = shape.bits - kBase;
+  const std::uint8_t* planes = group + shape.group_header();
+  if constexpr (L == Layout::kQ8) return load(planes + 64 * quad + 32 * c);
+  __m256i codes = plane_codes<kBase>(planes, c, quad, 0);
+  if constexpr (kExtra == 1 || kExtra == 2) {
+    codes = _mm256_or_si256(codes, plane_codes<kExtra>(planes + shape.extra_plane(), c, quad, kBase));
+  }
+  if constexpr (L == Layout::kQ4Table) codes = look_up(kQ4Codes, codes);
+  if constexpr (L == Layout::kFloat4Table) codes = look_up(kFloat4Codes, codes);
+  return codes;
+}
+
+inline __m256 widen_bytes(const std::uint8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+
+inline __m256 negate(__m256 v) { return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f)); }
+
+inline __m256 load_exponents(const std::uint8_t* p) {  // 2^(e - 128); those below the normal floats are e = 0 and 1
+  const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m256i one = _mm256_set1_epi32(1);
+  const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+  const __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+  return _mm256_castsi256_ps(_mm256_blendv_epi8(tiny, normal, _mm256_cmpgt_epi32(e, one)));
+}
+
+// The header of 256 k as floats, so that its groups need not widen it: 16 D, 16 M.
+struct alignas(32) BlockScales {
+  float values[2 * kTileColumns];
+
+  __m256 d(int c) const { return _mm256_load_ps(values + 8 * c); }
+  __m256 m(int c) const { return _mm256_load_ps(values + kTileColumns + 8 * c); }
+};
+
+template <Layout L>
+inline void load_block(const std::uint8_t* header, BlockScales& block) {
+  for (int i = 0; i < kShape<L>.block_header() / 16; ++i) {
+    _mm256_store_ps(block.values + 8 * i, load_halves(header + 16 * i));
+  }
+}
+
+// Of eight columns: what sums of products and sums of activations are multiplied with. The minimums of blocks of 256 are
+// subtracted, the others added.
+struct ColumnScales {
+  __m256 d, m;
+};
+
+template <Layout L>
+inline ColumnScales load_scales(const BlockScales& block, const std::uint8_t* group, int c) {
+  constexpr LayoutShape shape = kShape<L>;
+  if constexpr (shape.halves()) {
+    return {block.d(c), shape.has_minimum() ? block.m(c) : block.d(c)};
+  } else if constexpr (shape.scales == Scales::kSuper) {
+    return {_mm256_mul_ps(widen_bytes(group + 8 * c), block.d(c)),
+            _mm256_mul_ps(widen_bytes(group + 16 + 8 * c), block.m(c))};
+  } else {
+    const __m256 d = shape.scales == Scales::kExponent ? load_exponents(group + 8 * c) : load_halves(group + 16 * c);
+    if constexpr (shape.has_minimum()) return {d, load_halves(group + 32 + 16 * c)};
+    return {d, _mm256_mul_ps(d, _mm256_set1_ps(static_cast<float>(-shape.offset)))};
+  }
+}
+
+// acc of eight columns of one row += sum * d * scale + m * scale_sum
+template <Layout L, int S>
+inline void add_group(__m256i sum, const ColumnScales& w, const float* x, float* acc) {
+  __m256 value = _mm256_load_ps(acc);
+  value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(w.d, _mm256_broadcast_ss(x)), value);
+  if constexpr (kShape<L>.super()) {
+    value = _mm256_fnmadd_ps(w.m, _mm256_broadcast_ss(x + S), value);
+  } else if constexpr (kShape<L>.has_minimum() || kShape<L>.offset > 0) {
+    value = _mm256_fmadd_ps(w.m, _mm256_broadcast_ss(x + S), value);
+  }
+  _mm256_store_ps(acc, value);
+}
+
+// Reads the header of the 256 k that begin at w, and moves w behind it, where there is one.
+template <Layout L>
+inline void enter_block(const std::uint8_t*& w, BlockScales& block, std::int32_t g) {
+  if constexpr (kShape<L>.super()) {
+    if (g % 8 == 0) {
+      load_block<L>(w, block);
+      w += kShape<L>.block_header();
+    }
+  }
+}
+
 // 4-bit weights. Per vector of 8 columns: two quads of k, each one multiply of unsigned nibbles by signed activations;
 // 16 products of at most 15 * 127 fit the int16 sums. The float accumulators live in memory (first-level cache):
 // 16 registers do not hold them beside the integer sums.
-template <bool Affine, int R, int S, bool Stream>
+template <Layout L, int R, int S, bool Stream>
 void q4_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups, float* acc) {
-  constexpr int kHeader = Affine ? 64 : 32;
-  constexpr int kBytes = kHeader + 256;
-  const __m256i mask = _mm256_set1_epi8(15);
+  constexpr int kBytes = kShape<L>.group_bytes();
   const __m256i ones = _mm256_set1_epi16(1);
+  BlockScales block{};
   clear<R>(acc);
-  for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += 2 * S) {
+  for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += kGroupScales * S) {
+    enter_block<L>(w, block, g);
     if constexpr (Stream) prefetch<kBytes>(w + kPrefetchGroups * kBytes);
     __m256i sum[R][2];
     TIDEMILL_UNROLL
-    for (int v = 0; v < 4; ++v) {
+    for (int quad = 0; quad < 8; quad += 2) {
       __m256i low[2], high[2];
       TIDEMILL_UNROLL
       for (int c = 0; c < 2; ++c) {
-        const __m256i codes = load(w + kHeader + 128 * c + 32 * v);
-        low[c] = _mm256_and_si256(codes, mask);
-        high[c] = _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask);
+        low[c] = codes_at<L>(w, c, quad);
+        high[c] = codes_at<L>(w, c, quad + 1);
       }
       TIDEMILL_UNROLL
       for (int r = 0; r < R; ++r) {
-        const __m256i first = broadcast_quad(x + 4 * (2 * v * S + r));
+        const __m256i first = broadcast_quad(x + 4 * (quad * S + r));
         TIDEMILL_UNROLL
         for (int c = 0; c < 2; ++c) {
           const __m256i product = _mm256_maddubs_epi16(low[c], first);
-          sum[r][c] = v == 0 ? product : _mm256_add_epi16(sum[r][c], product);
+          sum[r][c] = quad == 0 ? product : _mm256_add_epi16(sum[r][c], product);
         }
-        const __m256i second = broadcast_quad(x + 4 * ((2 * v + 1) * S + r));
+        const __m256i second = broadcast_quad(x + 4 * ((quad + 1) * S + r));
         TIDEMILL_UNROLL
         for (int c = 0; c < 2; ++c) {
           sum[r][c] = _mm256_add_epi16(sum[r][c], _mm256_maddubs_epi16(high[c], second));
@@ -79,30 +187,23 @@ void q4_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, s
     }
     TIDEMILL_UNROLL
     for (int c = 0; c < 2; ++c) {
-      const __m256 d = load_halves(w + 16 * c);
-      const __m256 m = Affine ? load_halves(w + 32 + 16 * c) : _mm256_mul_ps(d, _mm256_set1_ps(-8.0f));
+      const ColumnScales column = load_scales<L>(block, w, c);
       TIDEMILL_UNROLL
       for (int r = 0; r < R; ++r) {
-        const __m256 s = _mm256_cvtepi32_ps(_mm256_madd_epi16(sum[r][c], ones));
-        float* total = acc + 16 * r + 8 * c;
-        __m256 value = _mm256_load_ps(total);
-        value = _mm256_fmadd_ps(s, _mm256_mul_ps(d, _mm256_broadcast_ss(scales + r)), value);
-        value = _mm256_fmadd_ps(m, _mm256_broadcast_ss(scales + S + r), value);
-        _mm256_store_ps(total, value);
+        add_group<L, S>(_mm256_madd_epi16(sum[r][c], ones), column, scales + r, acc + 16 * r + 8 * c);
       }
     }
   }
 }
 
-// 8-bit weights: |w| times the activation with w's sign. A pair of products is at most 2 * 128 * 127 and fits int16
+// Signed 8-bit codes: |w| times the activation with w's sign. A pair of products is at most 2 * 128 * 127 and fits int16
 // (activations are never -128), but only one: each multiply is widened at once.
-template <int R, int S, bool Stream>
-void q8_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups, float* acc) {
-  constexpr int kHeader = 32;
-  constexpr int kBytes = kHeader + 512;
+template <Layout L, int R, int S, bool Stream>
+void signed_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups, float* acc) {
+  constexpr int kBytes = kShape<L>.group_bytes();
   const __m256i ones = _mm256_set1_epi16(1);
   clear<R>(acc);
-  for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += 2 * S) {
+  for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += kGroupScales * S) {
     if constexpr (Stream) prefetch<kBytes>(w + kPrefetchGroups * kBytes);
     __m256i sum[R][2];
     TIDEMILL_UNROLL
@@ -110,7 +211,7 @@ void q8_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, s
       __m256i signs[2], sizes[2];
       TIDEMILL_UNROLL
       for (int c = 0; c < 2; ++c) {
-        signs[c] = load(w + kHeader + 64 * quad + 32 * c);
+        signs[c] = codes_at<L>(w, c, quad);
         sizes[c] = _mm256_abs_epi8(signs[c]);
       }
       TIDEMILL_UNROLL
@@ -127,12 +228,93 @@ void q8_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, s
     }
     TIDEMILL_UNROLL
     for (int c = 0; c < 2; ++c) {
-      const __m256 d = load_halves(w + 16 * c);
+      const ColumnScales column = load_scales<L>(BlockScales{}, w, c);
+      TIDEMILL_UNROLL
+      for (int r = 0; r < R; ++r) add_group<L, S>(sum[r][c], column, scales + r, acc + 16 * r + 8 * c);
+    }
+  }
+}
+
+// The integers that scale the half groups of eight columns, as int16: first of all columns' pairs, then each alone.
+struct HalfScales {
+  __m256i pair, first, second, minimums;
+};
+
+template <Layout L>
+inline HalfScales load_half_scales(const std::uint8_t* group, int c) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(group + 16 * c));
+  __m256i pair, minimums;
+  if constexpr (kShape<L>.has_minimum()) {
+    const __m256i both = _mm256_cvtepu8_epi16(bytes);
+    pair = _mm256_and_si256(both, _mm256_set1_epi16(15));
+    minimums = _mm256_srli_epi16(both, 4);
+  } else {
+    pair = _mm256_cvtepi8_epi16(bytes);
+    minimums = _mm256_slli_epi16(pair, __builtin_ctz(static_cast<unsigned>(kShape<L>.offset)));
+  }
+  return {pair, _mm256_blend_epi16(pair, _mm256_slli_epi32(pair, 16), 0xaa),
+          _mm256_blend_epi16(_mm256_srli_epi32(pair, 16), pair, 0xaa), minimums};
+}
+
+// acc of eight columns of one row += the product of both half groups
+template <Layout L, int S>
+inline void add_half_groups(__m256i sum, const HalfScales& half, const ColumnScales& w, const float* x, float* acc) {
+  const __m256i half_sums = _mm256_castps_si256(_mm256_broadcast_ss(x + 2 * S));
+  const __m256i minimum = _mm256_madd_epi16(half.minimums, half_sums);
+  const __m256 scale = _mm256_broadcast_ss(x);
+  __m256 value = _mm256_load_ps(acc);
+  if constexpr (kShape<L>.has_minimum()) {
+    value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(w.d, scale), value);
+    value = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(minimum), _mm256_mul_ps(w.m, scale), value);
+  } else {
+    const __m256 s = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, minimum));
+    value = _mm256_fmadd_ps(s, _mm256_mul_ps(w.d, scale), value);
+  }
+  _mm256_store_ps(acc, value);
+}
+
+// Codes too large for one int16 sum of 32 products, and codes scaled by half groups. int16 sums hold 8 products of at
+// most 31 * 127, or 4 of at most 63 * 127; widening multiplies them with the scale of their half group. One vector of
+// columns at a time, because the rows' int16 and int32 sums of two do not fit 16 registers.
+template <Layout L, int R, int S, bool Stream>
+void split_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups, float* acc) {
+  constexpr LayoutShape shape = kShape<L>;
+  constexpr int kBytes = shape.group_bytes();
+  constexpr int kChain = shape.bits == 6 ? 2 : 4;
+  const __m256i ones = _mm256_set1_epi16(1);
+  BlockScales block{};
+  clear<R>(acc);
+  for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += kGroupScales * S) {
+    enter_block<L>(w, block, g);
+    if constexpr (Stream) prefetch<kBytes>(w + kPrefetchGroups * kBytes);
+    TIDEMILL_UNROLL
+    for (int c = 0; c < 2; ++c) {
+      HalfScales half{ones, ones, ones, ones};
+      if constexpr (shape.halves()) half = load_half_scales<L>(w, c);
+      __m256i total[R], sum[R];
+      TIDEMILL_UNROLL
+      for (int quad = 0; quad < 8; ++quad) {
+        const __m256i codes = codes_at<L>(w, c, quad);
+        TIDEMILL_UNROLL
+        for (int r = 0; r < R; ++r) {
+          const __m256i product = _mm256_maddubs_epi16(codes, broadcast_quad(x + 4 * (quad * S + r)));
+          sum[r] = quad % kChain == 0 ? product : _mm256_add_epi16(sum[r], product);
+          pin(sum[r]);
+          if (quad % kChain == kChain - 1) {
+            const __m256i part = _mm256_madd_epi16(sum[r], quad < 4 ? half.first : half.second);
+            total[r] = quad < kChain ? part : _mm256_add_epi32(total[r], part);
+          }
+        }
+      }
+      const ColumnScales column = load_scales<L>(block, w, c);
       TIDEMILL_UNROLL
       for (int r = 0; r < R; ++r) {
-        float* total = acc + 16 * r + 8 * c;
-        const __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(scales + r));
-        _mm256_store_ps(total, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r][c]), scale, _mm256_load_ps(total)));
+        float* out = acc + 16 * r + 8 * c;
+        if constexpr (shape.halves()) {
+          add_half_groups<L, S>(total[r], half, column, scales + r, out);
+        } else {
+          add_group<L, S>(total[r], column, scales + r, out);
+        }
       }
     }
   }
@@ -144,43 +326,49 @@ inline int largest(__m256i v) {
   return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
 }
 
-inline int total(__m256i v) {
-  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+inline int total(__m128i v) {
+  const __m128i s = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4e));
   return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
 }
 
-// 16 outputs of one k range as floats [k][16].
-template <bool Affine>
-void expand_q4(const std::uint8_t* w, float* buffer) {
-  const __m256i mask = _mm256_set1_epi32(15);
-  const __m256 eight = _mm256_set1_ps(8.0f);
-  const std::uint8_t* codes = w + (Affine ? 64 : 32);
-  for (int c = 0; c < 2; ++c) {
-    const __m256 d = load_halves(w + 16 * c);
-    const __m256 m = Affine ? load_halves(w + 32 + 16 * c) : _mm256_setzero_ps();
-    for (int v = 0; v < 4; ++v) {
-      __m256i nibbles = load(codes + 128 * c + 32 * v);
-      TIDEMILL_UNROLL
-      for (int j = 0; j < 8; ++j, nibbles = _mm256_srli_epi32(nibbles, 4)) {
-        const __m256 code = _mm256_cvtepi32_ps(_mm256_and_si256(nibbles, mask));
-        const __m256 value = Affine ? _mm256_fmadd_ps(code, d, m) : _mm256_mul_ps(_mm256_sub_ps(code, eight), d);
-        // Byte b of a column holds k = b in its low and k = 4 + b in its high nibble.
-        _mm256_store_ps(buffer + 16 * (8 * v + 4 * (j % 2) + j / 2) + 8 * c, value);
-      }
-    }
-  }
+// Scale and minimum (to add) of the values of eight columns and one half group.
+template <Layout L>
+inline ColumnScales value_scales(const BlockScales& block, const std::uint8_t* group, int c, int half) {
+  const ColumnScales scales = load_scales<L>(block, group, c);
+  if constexpr (kShape<L>.scales == Scales::kSuper) return {scales.d, negate(scales.m)};
+  if constexpr (!kShape<L>.halves()) return scales;
+  const HalfScales integers = load_half_scales<L>(group, c);
+  const auto of_half = [half](__m256i pair) {
+    const __m256i low = _mm256_slli_epi32(pair, 16);
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(half == 0 ? low : pair, 16));
+  };
+  return {_mm256_mul_ps(scales.d, of_half(integers.pair)),
+          negate(_mm256_mul_ps(scales.m, of_half(integers.minimums)))};
 }
 
-void expand_q8(const std::uint8_t* w, float* buffer) {
+// 16 outputs of one group as floats [k][16].
+template <Layout L>
+void expand_codes(const std::uint8_t* header, const std::uint8_t* w, float* buffer) {
+  constexpr LayoutShape shape = kShape<L>;
+  BlockScales block{};
+  load_block<L>(header, block);
+  constexpr bool kSigned = L == Layout::kQ8 || L == Layout::kQ4Table;
+  const __m256 offset = _mm256_set1_ps(static_cast<float>(shape.offset));
   for (int c = 0; c < 2; ++c) {
-    const __m256 d = load_halves(w + 16 * c);
-    for (int quad = 0; quad < 8; ++quad) {
-      const __m256i codes = load(w + 32 + 64 * quad + 32 * c);
+    TIDEMILL_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const ColumnScales scales = value_scales<L>(block, w, c, half);
       TIDEMILL_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const __m256i code = _mm256_srai_epi32(_mm256_slli_epi32(codes, 24 - 8 * j), 24);
-        _mm256_store_ps(buffer + 16 * (4 * quad + j) + 8 * c, _mm256_mul_ps(_mm256_cvtepi32_ps(code), d));
+      for (int quad = 4 * half; quad < 4 * half + 4; ++quad) {
+        const __m256i codes = codes_at<L>(w, c, quad);
+        TIDEMILL_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          const __m256i top = _mm256_slli_epi32(codes, 24 - 8 * j);
+          const __m256 code = _mm256_cvtepi32_ps(kSigned ? _mm256_srai_epi32(top, 24) : _mm256_srli_epi32(top, 24));
+          const __m256 value = shape.has_minimum() ? _mm256_fmadd_ps(code, scales.d, scales.m)
+                                                   : _mm256_mul_ps(_mm256_sub_ps(code, offset), scales.d);
+          _mm256_store_ps(buffer + 16 * (4 * quad + j) + 8 * c, value);
+        }
       }
     }
   }
@@ -240,7 +428,8 @@ inline __m256i column_mask(int columns) {
 }
 
 struct Avx2 {
-  static void quantize_group(const float* x, std::int8_t* values, float* scale, float* scale_sum) {
+  static void quantize_group(const float* x, std::int8_t* values, float* scale, float* scale_sum,
+                             std::int16_t* half_sums) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256 in[4];
     __m256i peaks = _mm256_setzero_si256();
@@ -266,29 +455,34 @@ struct Avx2 {
     _mm256_store_si256(reinterpret_cast<__m256i*>(values), packed);
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), packed);
     *scale = s.scale;
-    *scale_sum = s.scale * static_cast<float>(total(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
+    const __m256i quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    const int first = total(_mm256_castsi256_si128(quads));
+    const int second = total(_mm256_extracti128_si256(quads, 1));
+    *scale_sum = s.scale * static_cast<float>(first + second);
+    half_sums[0] = static_cast<std::int16_t>(first);
+    half_sums[1] = static_cast<std::int16_t>(second);
   }
 
   template <Layout L, int R, int S, bool Stream>
   static void quantized_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups,
                              float* acc) {
-    if constexpr (L == Layout::kQ8) {
-      q8_tile<R, S, Stream>(w, x, scales, groups, acc);
+    if constexpr (L == Layout::kQ8 || L == Layout::kQ4Table) {
+      signed_tile<L, R, S, Stream>(w, x, scales, groups, acc);
+    } else if constexpr (kShape<L>.bits == 4 && L != Layout::kFloat4Table) {
+      q4_tile<L, R, S, Stream>(w, x, scales, groups, acc);
     } else {
-      q4_tile<L == Layout::kQ4Affine, R, S, Stream>(w, x, scales, groups, acc);
+      split_tile<L, R, S, Stream>(w, x, scales, groups, acc);
     }
   }
 
   template <Layout L>
-  static void expand(const std::uint8_t* w, std::int32_t count, float* buffer) {
+  static void expand(const std::uint8_t* block, const std::uint8_t* w, std::int32_t count, float* buffer) {
     if constexpr (L == Layout::kF16) {
       expand_f16(w, count, buffer);
     } else if constexpr (L == Layout::kBF16) {
       expand_bf16(w, count, buffer);
-    } else if constexpr (L == Layout::kQ8) {
-      expand_q8(w, buffer);
     } else {
-      expand_q4<L == Layout::kQ4Affine>(w, buffer);
+      expand_codes<L>(block, w, buffer);
     }
   }
 

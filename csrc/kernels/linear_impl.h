@@ -4,14 +4,16 @@
 // namespace: then these templates stay inside the file that instantiates them, and code compiled for AVX2 cannot
 // replace the portable copy at link time.
 //
-//   quantize_group(x, values, scale, scale_sum)      32 floats -> 32 int8
+//   quantize_group(x, values, scale, scale_sum, half_sums)
+//                                                    32 floats -> 32 int8
 //   quantized_tile<L, R, S, Stream>(tile, x, scales, groups, acc)
 //                                                    R rows of a panel of S rows x 16 outputs -> acc [R][16]
-//   expand<L>(chunk, count, buffer)                  `count` k of a tile as floats [count][16]
+//   expand<L>(block, chunk, count, buffer)           `count` k of a tile as floats [count][16]; block: the header of 256
 //   kDirect<L>                                       whether add_chunk reads this float layout as it is stored
 //   add_chunk<L, R>(w, x, stride, count, acc)        acc [R][16] += product of one chunk; L is kF32 for expanded ones
 //   store_row(acc, columns, out, bias, residual)     the epilogue of one row of one tile
 #pragma once
+#include "kernels/layout.h"
 #include "kernels/linear.h"
 
 #if defined(__clang__)
@@ -60,12 +62,14 @@ void quantize_panels(const float* x, std::size_t stride, QuantizedRows out, std:
     const std::int32_t first = p * kPanelRows;
     const std::int32_t rows = out.rows - first < kPanelRows ? out.rows - first : kPanelRows;
     std::int8_t* values = out.values + static_cast<std::size_t>(first) * static_cast<std::size_t>(out.k);
-    float* scales = out.scales + static_cast<std::size_t>(first) * static_cast<std::size_t>(groups) * 2;
-    for (std::int32_t g = 0; g < groups; ++g, values += kGroup * rows, scales += 2 * rows) {
+    float* scales = out.scales + static_cast<std::size_t>(first) * static_cast<std::size_t>(groups) * kGroupScales;
+    for (std::int32_t g = 0; g < groups; ++g, values += kGroup * rows, scales += kGroupScales * rows) {
       for (std::int32_t r = 0; r < rows; ++r) {
         alignas(32) std::int8_t group[kGroup];
+        std::int16_t half_sums[2];
         Isa::quantize_group(x + static_cast<std::size_t>(first + r) * stride + g * kGroup, group, scales + r,
-                            scales + rows + r);
+                            scales + rows + r, half_sums);
+        __builtin_memcpy(scales + 2 * rows + r, half_sums, 4);
         for (int quad = 0; quad < kGroup / 4; ++quad) __builtin_memcpy(values + 4 * (quad * rows + r), group + 4 * quad, 4);
       }
     }
@@ -121,7 +125,7 @@ void quantized_tiles(const PackedMatrix& weight, const QuantizedRows& x, std::in
         const auto at = static_cast<std::size_t>(row);
         alignas(64) float acc[kPanelRows * kTileColumns];
         QuantizedTile<Isa, L>::panel(tile, x.values + at * static_cast<std::size_t>(x.k),
-                                     x.scales + at * static_cast<std::size_t>(groups) * 2, groups, rows, step,
+                                     x.scales + at * static_cast<std::size_t>(groups) * kGroupScales, groups, rows, step,
                                      row == begin, acc);
         store_tile<Isa>(acc, row, rows, t, weight.n, output);
       }
@@ -133,23 +137,31 @@ template <class Isa>
 void linear_quantized(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin,
                       std::int32_t tile_end, const LinearOutput& output, int variant) {
   const std::int32_t step = variant > 0 ? variant : kPanelRows;
+  const auto run = [&]<Layout L>() { quantized_tiles<Isa, L>(weight, x, tile_begin, tile_end, output, step); };
   switch (weight.layout) {
-    case Layout::kQ4Symmetric:
-      return quantized_tiles<Isa, Layout::kQ4Symmetric>(weight, x, tile_begin, tile_end, output, step);
-    case Layout::kQ4Affine:
-      return quantized_tiles<Isa, Layout::kQ4Affine>(weight, x, tile_begin, tile_end, output, step);
-    case Layout::kQ8: return quantized_tiles<Isa, Layout::kQ8>(weight, x, tile_begin, tile_end, output, step);
-    default: __builtin_trap();  // float layouts have no quantised product
+    case Layout::kQ4Symmetric: return run.template operator()<Layout::kQ4Symmetric>();
+    case Layout::kQ4Affine: return run.template operator()<Layout::kQ4Affine>();
+    case Layout::kQ8: return run.template operator()<Layout::kQ8>();
+    case Layout::kQ4Super: return run.template operator()<Layout::kQ4Super>();
+    case Layout::kQ5Super: return run.template operator()<Layout::kQ5Super>();
+    case Layout::kQ6Halves: return run.template operator()<Layout::kQ6Halves>();
+    case Layout::kQ5Symmetric: return run.template operator()<Layout::kQ5Symmetric>();
+    case Layout::kQ5Affine: return run.template operator()<Layout::kQ5Affine>();
+    case Layout::kQ3Halves: return run.template operator()<Layout::kQ3Halves>();
+    case Layout::kQ2Halves: return run.template operator()<Layout::kQ2Halves>();
+    case Layout::kQ4Table: return run.template operator()<Layout::kQ4Table>();
+    case Layout::kFloat4Table: return run.template operator()<Layout::kFloat4Table>();
+    case Layout::kF16:
+    case Layout::kBF16:
+    case Layout::kF32: __builtin_trap();  // float layouts have no quantised product
   }
 }
 
-// Bytes of 32 k of one tile.
+// Bytes of 32 k of one tile, without the header of 256.
 template <Layout L>
-inline constexpr std::size_t kChunkBytes = L == Layout::kQ4Symmetric ? 288
-                                           : L == Layout::kQ4Affine  ? 320
-                                           : L == Layout::kQ8        ? 544
-                                           : L == Layout::kF32       ? 2048
-                                                                     : 1024;
+inline constexpr std::size_t kChunkBytes = L == Layout::kF32      ? 2048
+                                           : L >= Layout::kF16    ? 1024
+                                                                  : static_cast<std::size_t>(kShape<L>.group_bytes());
 
 // acc [rows][16] += chunk product, in calls of at most `step` rows.
 template <class Isa, Layout L>
@@ -176,7 +188,12 @@ void float_tile(const std::uint8_t* chunk, std::int32_t k, const float* x, std::
                 std::int32_t step, float* acc) {
   constexpr std::size_t kAhead = 2048;  // bytes prefetched ahead of use
   alignas(64) float buffer[kGroup * kTileColumns];
+  const std::uint8_t* block = chunk;
   for (std::int32_t begin = 0; begin < k; begin += kGroup, chunk += kChunkBytes<L>) {
+    if (kShape<L>.super() && begin % 256 == 0) {
+      block = chunk;
+      chunk += kShape<L>.block_header();
+    }
     const std::int32_t count = k - begin < kGroup ? k - begin : kGroup;
     for (std::size_t i = 0; i < kChunkBytes<L>; i += 64) __builtin_prefetch(chunk + kAhead + i);
     if constexpr (Isa::template kDirect<L>) {
@@ -186,7 +203,7 @@ void float_tile(const std::uint8_t* chunk, std::int32_t k, const float* x, std::
       }
     }
     if constexpr (L != Layout::kF32) {
-      Isa::template expand<L>(chunk, count, buffer);
+      Isa::template expand<L>(block, chunk, count, buffer);
       add_chunk_rows<Isa, Layout::kF32>(reinterpret_cast<const std::uint8_t*>(buffer), x + begin, stride, rows, step,
                                         count, acc);
     }
@@ -220,6 +237,15 @@ void linear_float(const PackedMatrix& weight, const float* x, std::size_t stride
     case Layout::kQ4Symmetric: return run.template operator()<Layout::kQ4Symmetric>();
     case Layout::kQ4Affine: return run.template operator()<Layout::kQ4Affine>();
     case Layout::kQ8: return run.template operator()<Layout::kQ8>();
+    case Layout::kQ4Super: return run.template operator()<Layout::kQ4Super>();
+    case Layout::kQ5Super: return run.template operator()<Layout::kQ5Super>();
+    case Layout::kQ6Halves: return run.template operator()<Layout::kQ6Halves>();
+    case Layout::kQ5Symmetric: return run.template operator()<Layout::kQ5Symmetric>();
+    case Layout::kQ5Affine: return run.template operator()<Layout::kQ5Affine>();
+    case Layout::kQ3Halves: return run.template operator()<Layout::kQ3Halves>();
+    case Layout::kQ2Halves: return run.template operator()<Layout::kQ2Halves>();
+    case Layout::kQ4Table: return run.template operator()<Layout::kQ4Table>();
+    case Layout::kFloat4Table: return run.template operator()<Layout::kFloat4Table>();
     case Layout::kF16: return run.template operator()<Layout::kF16>();
     case Layout::kBF16: return run.template operator()<Layout::kBF16>();
     case Layout::kF32: return run.template operator()<Layout::kF32>();

@@ -36,9 +36,38 @@ struct alignas(64) Codes {
   std::int16_t at(int k, int column) const { return quads[k / 4][column / 2][column % 2 * 4 + k % 4]; }
 };
 
+Lanes widen_bytes(const std::uint8_t* p) {
+  Bytes bytes;
+  std::memcpy(&bytes, p, 8);
+  return __builtin_convertvector(bytes, Lanes);
+}
+
+Lanes look_up(const std::int8_t (&table)[16], Lanes codes) {
+  for (int i = 0; i < 8; ++i) codes[i] = table[codes[i]];
+  return codes;
+}
+
+// The codes of quad q of two columns; `i` is the pair of columns of 8 (linear.h has the planes).
+template <Layout L>
+inline Lanes plane_codes(const std::uint8_t* planes, int columns, int i, int q) {
+  constexpr LayoutShape shape = kShape<L>;
+  constexpr int base = shape.base_bits();
+  constexpr int extra = shape.bits - base;
+  const auto field = [&](const std::uint8_t* plane, int bits) {
+    const int per_byte = 8 / bits;
+    const Lanes lanes = widen_bytes(plane + 32 * bits * columns + 32 * (q / per_byte) + 8 * i);
+    return (lanes >> static_cast<std::int16_t>(q % per_byte * bits)) & static_cast<std::int16_t>((1 << bits) - 1);
+  };
+  Lanes codes = field(planes, base);
+  if constexpr (extra > 0) codes |= field(planes + shape.extra_plane(), extra) << static_cast<std::int16_t>(base);
+  if constexpr (L == Layout::kQ4Table) codes = look_up(kQ4Codes, codes);
+  if constexpr (L == Layout::kFloat4Table) codes = look_up(kFloat4Codes, codes);
+  return codes;
+}
+
 template <Layout L>
 void unpack_codes(const std::uint8_t* w, Codes& codes) {
-  const std::uint8_t* next = w + (L == Layout::kQ4Affine ? 64 : 32);
+  const std::uint8_t* next = w + kShape<L>.group_header();
   if constexpr (L == Layout::kQ8) {
     for (auto& quad : codes.quads) {
       for (Lanes& lanes : quad) {
@@ -49,15 +78,10 @@ void unpack_codes(const std::uint8_t* w, Codes& codes) {
       }
     }
   } else {
-    for (int half = 0; half < 2; ++half) {
-      for (int v = 0; v < 4; ++v) {
-        for (int i = 0; i < 4; ++i, next += 8) {
-          Bytes bytes;
-          std::memcpy(&bytes, next, 8);
-          const Lanes lanes = __builtin_convertvector(bytes, Lanes);
-          codes.quads[2 * v][4 * half + i] = lanes & 15;
-          codes.quads[2 * v + 1][4 * half + i] = lanes >> 4;
-        }
+    for (int columns = 0; columns < 2; ++columns) {
+      for (int i = 0; i < 4; ++i) {
+        TIDEMILL_UNROLL
+        for (int q = 0; q < kQuads; ++q) codes.quads[q][4 * columns + i] = plane_codes<L>(next, columns, i, q);
       }
     }
   }
@@ -76,25 +100,37 @@ void repeat_quads(const std::int8_t* x, Lanes* out) {
   }
 }
 
-// sum[c] = sum over k of codes * activations.
-template <Layout L>
-void multiply_codes(const Codes& codes, const Lanes* x, std::int32_t* sum) {
+// Sums of two columns' products over `Count` quads from q on, one sum per lane. 16 bits hold 8 products of at most
+// 31 * 127 or 4 of at most 63 * 127.
+template <int Count>
+inline Lanes narrow_products(const Codes& codes, const Lanes* x, int q, int i) {
+  Lanes sum = {};
+  TIDEMILL_UNROLL
+  for (int j = 0; j < Count; ++j) sum += codes.quads[q + j][i] * x[q + j];
+  return sum;
+}
+
+// Stores the sums of four lanes each.
+inline void store_columns(const WideLanes& lanes, int i, std::int32_t* sum) {
+  sum[2 * i] = lanes[0] + lanes[1] + lanes[2] + lanes[3];
+  sum[2 * i + 1] = lanes[4] + lanes[5] + lanes[6] + lanes[7];
+}
+
+// sum[c] = sum over k of codes * activations, of quads begin .. begin + Quads - 1.
+template <Layout L, int Quads>
+void multiply_codes(const Codes& codes, const Lanes* x, int begin, std::int32_t* sum) {
+  constexpr bool kSigned = L == Layout::kQ8 || L == Layout::kQ4Table;
   for (int i = 0; i < kQuadLanes; ++i) {
     WideLanes total = {};
-    if constexpr (L == Layout::kQ8) {
+    if constexpr (kSigned) {
       TIDEMILL_UNROLL
-      for (int q = 0; q < kQuads; q += 2) {  // two products of at most 128 * 127 fit 16 bits
-        const Lanes pair = codes.quads[q][i] * x[q] + codes.quads[q + 1][i] * x[q + 1];
-        total += __builtin_convertvector(pair, WideLanes);
+      for (int q = 0; q < Quads; q += 2) {  // two products of at most 128 * 127 fit 16 bits
+        total += __builtin_convertvector(narrow_products<2>(codes, x, begin + q, i), WideLanes);
       }
     } else {
-      Lanes narrow = {};
-      TIDEMILL_UNROLL
-      for (int q = 0; q < kQuads; ++q) narrow += codes.quads[q][i] * x[q];  // 8 products of at most 15 * 127 fit
-      total = __builtin_convertvector(narrow, WideLanes);
+      total = __builtin_convertvector(narrow_products<Quads>(codes, x, begin, i), WideLanes);
     }
-    sum[2 * i] = total[0] + total[1] + total[2] + total[3];
-    sum[2 * i + 1] = total[4] + total[5] + total[6] + total[7];
+    store_columns(total, i, sum);
   }
 }
 
@@ -115,19 +151,91 @@ void load_halves(const std::uint8_t* bytes, float* out) {
   }
 }
 
-// d and m of one group; m is what the sum of the activations is multiplied with (not used by kQ8).
+float exponent_scale(int exponent) {  // 2^(exponent - 128)
+  const std::uint32_t bits = exponent < 2 ? 0x00200000u << exponent : static_cast<std::uint32_t>(exponent - 1) << 23;
+  return std::bit_cast<float>(bits);
+}
+
+// What the integers of one group are multiplied with.
+struct GroupScales {
+  float d[kTileColumns];
+  float m[kTileColumns];               // multiplied with the sum of the activations
+  std::int32_t sc[2][kTileColumns];  // layouts of half groups only
+  std::int32_t mn[2][kTileColumns];
+};
+
 template <Layout L>
-void load_scales(const std::uint8_t* w, float* d, float* m) {
-  load_halves(w, d);
-  if constexpr (L == Layout::kQ4Affine) {
-    load_halves(w + 32, m);
+void load_half_scales(const std::uint8_t* block, const std::uint8_t* group, GroupScales& scales) {
+  constexpr bool kMinimum = kShape<L>.has_minimum();
+  load_halves(block, scales.d);
+  if constexpr (kMinimum) load_halves(block + 32, scales.m);
+  for (int c = 0; c < kTileColumns; ++c) {
+    for (int h = 0; h < 2; ++h) {
+      const std::uint8_t byte = group[2 * c + h];
+      scales.sc[h][c] = kMinimum ? byte & 15 : static_cast<std::int8_t>(byte);
+      scales.mn[h][c] = kMinimum ? byte >> 4 : kShape<L>.offset * scales.sc[h][c];
+    }
+  }
+}
+
+template <Layout L>
+void load_scales(const std::uint8_t* block, const std::uint8_t* group, GroupScales& scales) {
+  constexpr LayoutShape shape = kShape<L>;
+  if constexpr (shape.halves()) {
+    load_half_scales<L>(block, group, scales);
+  } else if constexpr (shape.scales == Scales::kSuper) {
+    load_halves(block, scales.d);
+    load_halves(block + 32, scales.m);
+    for (int c = 0; c < kTileColumns; ++c) {
+      scales.d[c] = scales.d[c] * group[c];
+      scales.m[c] = -(scales.m[c] * group[kTileColumns + c]);
+    }
   } else {
-    for (int c = 0; c < kTileColumns; ++c) m[c] = -8.0f * d[c];
+    if constexpr (shape.scales == Scales::kExponent) {
+      for (int c = 0; c < kTileColumns; ++c) scales.d[c] = exponent_scale(group[c]);
+    } else {
+      load_halves(group, scales.d);
+    }
+    if constexpr (shape.has_minimum()) load_halves(group + 32, scales.m);
+    if constexpr (shape.offset > 0) {
+      for (int c = 0; c < kTileColumns; ++c) scales.m[c] = static_cast<float>(-shape.offset) * scales.d[c];
+    }
+  }
+}
+
+// total[c] += one group's product; x are the scale and the sums of one row.
+template <Layout L>
+void add_group(const GroupScales& w, const Codes& codes, const Lanes* quads, const float* x, int stride, float* total) {
+  std::int32_t sum[kTileColumns];
+  multiply_codes<L, kQuads>(codes, quads, 0, sum);
+  for (int c = 0; c < kTileColumns; ++c) {
+    total[c] = std::fma(static_cast<float>(sum[c]), w.d[c] * x[0], total[c]);
+    if constexpr (kShape<L>.has_minimum() || kShape<L>.offset > 0) total[c] = std::fma(w.m[c], x[stride], total[c]);
+  }
+}
+
+template <Layout L>
+void add_half_groups(const GroupScales& w, const Codes& codes, const Lanes* quads, const float* x, int stride,
+                     float* total) {
+  std::int32_t sum[2][kTileColumns];
+  std::int16_t half_sums[2];
+  std::memcpy(half_sums, x + 2 * stride, 4);
+  for (int h = 0; h < 2; ++h) multiply_codes<L, kQuads / 2>(codes, quads, h * kQuads / 2, sum[h]);
+  for (int c = 0; c < kTileColumns; ++c) {
+    const std::int32_t s = w.sc[0][c] * sum[0][c] + w.sc[1][c] * sum[1][c];
+    const std::int32_t t = w.mn[0][c] * half_sums[0] + w.mn[1][c] * half_sums[1];
+    if constexpr (kShape<L>.has_minimum()) {
+      total[c] = std::fma(static_cast<float>(s), w.d[c] * x[0], total[c]);
+      total[c] = std::fma(-static_cast<float>(t), w.m[c] * x[0], total[c]);
+    } else {
+      total[c] = std::fma(static_cast<float>(s - t), w.d[c] * x[0], total[c]);
+    }
   }
 }
 
 struct Portable {
-  static void quantize_group(const float* x, std::int8_t* values, float* scale, float* scale_sum) {
+  static void quantize_group(const float* x, std::int8_t* values, float* scale, float* scale_sum,
+                             std::int16_t* half_sums) {
     std::int32_t peak = 0;
     for (int i = 0; i < kGroup; ++i) {
       // Without its sign a float orders like its bits, and infinity and NaN come last.
@@ -135,7 +243,7 @@ struct Portable {
       peak = bits > peak ? bits : peak;
     }
     const GroupScale s = group_scale(peak);
-    std::int32_t sum = 0;
+    std::int32_t sum[2] = {};
     for (int i = 0; i < kGroup; ++i) {
       float value = s.inverse == 0.0f ? 0.0f : x[i] * s.inverse;
       value = value < 127.0f ? value : 127.0f;
@@ -143,38 +251,41 @@ struct Portable {
       // Adding 1.5 * 2^23 leaves no bits below one: rounds to nearest, ties to even.
       const float rounded = (value + 0x1.8p23f) - 0x1.8p23f;
       values[i] = static_cast<std::int8_t>(rounded);
-      sum += values[i];
+      sum[i / 16] += values[i];
     }
     *scale = s.scale;
-    *scale_sum = s.scale * static_cast<float>(sum);
+    *scale_sum = s.scale * static_cast<float>(sum[0] + sum[1]);
+    for (int h = 0; h < 2; ++h) half_sums[h] = static_cast<std::int16_t>(sum[h]);
   }
 
   template <Layout L, int R, int S, bool Stream>
   static void quantized_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups,
                              float* acc) {
     std::memset(acc, 0, sizeof(float) * R * kTileColumns);
-    for (std::int32_t g = 0; g < groups; ++g, w += kChunkBytes<L>, x += kGroup * S, scales += 2 * S) {
+    const std::uint8_t* block = w;
+    for (std::int32_t g = 0; g < groups; ++g, w += kChunkBytes<L>, x += kGroup * S, scales += kGroupScales * S) {
+      if (kShape<L>.super() && g % 8 == 0) {
+        block = w;
+        w += kShape<L>.block_header();
+      }
       Codes codes;
-      float d[kTileColumns];
-      float m[kTileColumns];
+      GroupScales group;
       unpack_codes<L>(w, codes);
-      load_scales<L>(w, d, m);
+      load_scales<L>(block, w, group);
       for (int r = 0; r < R; ++r) {
-        std::int32_t sum[kTileColumns];
         Lanes quads[kQuads];
         repeat_quads<S>(x + 4 * r, quads);
-        multiply_codes<L>(codes, quads, sum);
-        float* total = acc + r * kTileColumns;
-        for (int c = 0; c < kTileColumns; ++c) {
-          total[c] = std::fma(static_cast<float>(sum[c]), d[c] * scales[r], total[c]);
-          if constexpr (L != Layout::kQ8) total[c] = std::fma(m[c], scales[S + r], total[c]);
+        if constexpr (kShape<L>.halves()) {
+          add_half_groups<L>(group, codes, quads, scales + r, S, acc + r * kTileColumns);
+        } else {
+          add_group<L>(group, codes, quads, scales + r, S, acc + r * kTileColumns);
         }
       }
     }
   }
 
   template <Layout L>
-  static void expand(const std::uint8_t* w, std::int32_t count, float* buffer) {
+  static void expand(const std::uint8_t* block, const std::uint8_t* w, std::int32_t count, float* buffer) {
     if constexpr (L == Layout::kF16) {
       for (std::int32_t k = 0; k < count; ++k) load_halves(w + 32 * k, buffer + kTileColumns * k);
     } else if constexpr (L == Layout::kBF16) {
@@ -184,23 +295,26 @@ struct Portable {
         buffer[i] = std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
       }
     } else {
-      expand_codes<L>(w, buffer);
+      expand_codes<L>(block, w, buffer);
     }
   }
 
   template <Layout L>
-  static void expand_codes(const std::uint8_t* w, float* buffer) {
+  static void expand_codes(const std::uint8_t* block, const std::uint8_t* w, float* buffer) {
+    constexpr LayoutShape shape = kShape<L>;
     Codes codes;
-    float d[kTileColumns];
-    float m[kTileColumns];
+    GroupScales scales;
     unpack_codes<L>(w, codes);
-    load_scales<L>(w, d, m);
+    load_scales<L>(block, w, scales);
     for (int k = 0; k < kGroup; ++k, buffer += kTileColumns) {
       for (int c = 0; c < kTileColumns; ++c) {
-        const auto code = static_cast<float>(codes.at(k, c));
-        if constexpr (L == Layout::kQ4Symmetric) buffer[c] = (code - 8.0f) * d[c];
-        if constexpr (L == Layout::kQ4Affine) buffer[c] = code * d[c] + m[c];  // the product is exact: rounds once
-        if constexpr (L == Layout::kQ8) buffer[c] = code * d[c];
+        const int half = k / 16;
+        const auto code = static_cast<float>(codes.at(k, c) - shape.offset);
+        const float d = shape.halves() ? scales.d[c] * static_cast<float>(scales.sc[half][c]) : scales.d[c];
+        buffer[c] = code * d;
+        if constexpr (shape.has_minimum()) {  // the product is exact: rounds once
+          buffer[c] += shape.halves() ? -(scales.m[c] * static_cast<float>(scales.mn[half][c])) : scales.m[c];
+        }
       }
     }
   }

@@ -2,36 +2,12 @@
 #include <cassert>
 #include <cstring>
 
+#include "kernels/blocks.h"
 #include "kernels/half.h"
-#include "kernels/linear.h"
+#include "kernels/layout.h"
 
 namespace tidemill {
 namespace {
-
-constexpr std::uint32_t kLowNibbles = 0x0f0f0f0f;
-constexpr std::uint32_t kHighNibbles = 0xf0f0f0f0;
-constexpr std::size_t kScaleBytes = kTileColumns * 2;  // one f16 per column
-
-std::size_t group_bytes(Layout layout) {
-  switch (layout) {
-    case Layout::kQ4Symmetric: return kScaleBytes + kTileColumns * 16;
-    case Layout::kQ4Affine: return 2 * kScaleBytes + kTileColumns * 16;
-    case Layout::kQ8: return kScaleBytes + kTileColumns * 32;
-    default: return 0;
-  }
-}
-
-std::size_t file_row_bytes(FileFormat format, std::size_t k) {
-  switch (format) {
-    case FileFormat::kF32: return k * 4;
-    case FileFormat::kF16:
-    case FileFormat::kBF16: return k * 2;
-    case FileFormat::kQ4_0: return k / kGroup * 18;
-    case FileFormat::kQ4_1: return k / kGroup * 20;
-    case FileFormat::kQ8_0: return k / kGroup * 34;
-  }
-  return 0;
-}
 
 std::uint32_t load_word(const std::uint8_t* bytes) {
   std::uint32_t word;
@@ -41,32 +17,68 @@ std::uint32_t load_word(const std::uint8_t* bytes) {
 
 void store_word(std::uint8_t* bytes, std::uint32_t word) { std::memcpy(bytes, &word, 4); }
 
-// A file block holds k in its low nibbles and k + 16 in its high ones; a tile vector holds quads 2v and 2v + 1.
-void pack_nibbles(const std::uint8_t* file, std::uint8_t* column) {
-  for (int half = 0; half < 2; ++half) {
-    const std::uint32_t a = load_word(file + 8 * half);
-    const std::uint32_t b = load_word(file + 8 * half + 4);
-    store_word(column + 32 * half, (a & kLowNibbles) | (b & kLowNibbles) << 4);
-    store_word(column + 32 * (half + 2), (a >> 4 & kLowNibbles) | (b & kHighNibbles));
+// Byte j of word q is the code of k = 4q + j. Packs the bits from `from` on of every code into the plane of one width;
+// `plane` is where its first word of this column is, the next one of the column follows 32 bytes later.
+void pack_plane(const std::uint32_t (&quads)[8], int from, int bits, std::uint8_t* plane) {
+  const std::uint32_t field = 0x01010101u * ((1u << bits) - 1);
+  for (int q = 0; q < 8; plane += 32) {
+    std::uint32_t word = 0;
+    for (int at = 0; at < 8; at += bits, ++q) word |= (quads[q] >> from & field) << at;
+    store_word(plane, word);
   }
 }
 
-void pack_q4_column(const std::uint8_t* row, std::size_t groups, int column, bool affine, std::uint8_t* tile) {
-  const std::size_t block = affine ? 20 : 18;
-  const std::size_t header = affine ? 2 * kScaleBytes : kScaleBytes;
-  for (std::size_t g = 0; g < groups; ++g, row += block, tile += header + kTileColumns * 16) {
-    std::memcpy(tile + 2 * column, row, 2);
-    if (affine) std::memcpy(tile + kScaleBytes + 2 * column, row + 2, 2);
-    pack_nibbles(row + block - 16, tile + header + 128 * (column / 8) + 4 * (column % 8));
+void pack_codes(const LayoutShape& shape, const std::uint8_t* codes, int column, std::uint8_t* planes) {
+  std::uint32_t quads[8];
+  for (int q = 0; q < 8; ++q) quads[q] = load_word(codes + 4 * q);
+  if (shape.bits == 8) {
+    for (int q = 0; q < 8; ++q) store_word(planes + 64 * q + 4 * column, quads[q]);
+    return;
+  }
+  const auto place = [column](int bits) { return 32 * bits * (column / 8) + 4 * (column % 8); };
+  const int base = shape.base_bits();
+  const int extra = shape.bits - base;
+  pack_plane(quads, 0, base, planes + place(base));
+  if (extra > 0) pack_plane(quads, base, extra, planes + shape.extra_plane() + place(extra));
+}
+
+// The header of group `g` of a block, for one column.
+void pack_group_header(const LayoutShape& shape, const FileBlock& block, int g, int column, std::uint8_t* header) {
+  switch (shape.scales) {
+    case Scales::kHalfPair: std::memcpy(header + 32 + 2 * column, &block.m, 2); [[fallthrough]];
+    case Scales::kHalf: std::memcpy(header + 2 * column, &block.d, 2); break;
+    case Scales::kExponent: header[column] = static_cast<std::uint8_t>(block.d); break;
+    case Scales::kSuper:
+      header[column] = block.scales[g];
+      header[kTileColumns + column] = block.minimums[g];
+      break;
+    case Scales::kHalves: std::memcpy(header + 2 * column, block.scales + 2 * g, 2); break;
+    case Scales::kHalvesPair:
+      for (int h = 0; h < 2; ++h) {
+        header[2 * column + h] = static_cast<std::uint8_t>(block.scales[2 * g + h] | block.minimums[2 * g + h] << 4);
+      }
+      break;
+    case Scales::kNone: break;
   }
 }
 
-void pack_q8_column(const std::uint8_t* row, std::size_t groups, int column, std::uint8_t* tile) {
-  for (std::size_t g = 0; g < groups; ++g, row += 34, tile += kScaleBytes + kTileColumns * 32) {
-    std::memcpy(tile + 2 * column, row, 2);
-    for (int quad = 0; quad < 8; ++quad) {
-      std::memcpy(tile + kScaleBytes + 64 * quad + 4 * column, row + 2 + 4 * quad, 4);
-    }
+void pack_block(const LayoutShape& shape, const FileBlock& block, int column, std::uint8_t* out) {
+  if (shape.super()) std::memcpy(out + 2 * column, &block.d, 2);
+  if (shape.block_header() == 64) std::memcpy(out + 32 + 2 * column, &block.m, 2);
+  out += shape.block_header();
+  for (int g = 0; g < shape.block() / kGroup; ++g, out += shape.group_bytes()) {
+    pack_group_header(shape, block, g, column, out);
+    pack_codes(shape, block.codes + kGroup * g, column, out + shape.group_header());
+  }
+}
+
+void pack_block_column(FileFormat format, const std::uint8_t* row, std::size_t k, int column, std::uint8_t* tile) {
+  const LayoutShape shape = shape_of(layout_of(format));
+  const BlockSize size = block_size(format);
+  for (std::size_t i = 0; i < k; i += size.values, row += size.bytes, tile += shape.block_bytes()) {
+    FileBlock block;
+    read_block(format, row, block);
+    pack_block(shape, block, column, tile);
   }
 }
 
@@ -81,46 +93,58 @@ void pack_float_column(FileFormat format, const std::uint8_t* row, std::size_t k
   }
 }
 
-void pack_column(FileFormat format, const std::uint8_t* row, std::size_t k, int column, std::uint8_t* tile) {
-  switch (format) {
-    case FileFormat::kQ4_0: return pack_q4_column(row, k / kGroup, column, false, tile);
-    case FileFormat::kQ4_1: return pack_q4_column(row, k / kGroup, column, true, tile);
-    case FileFormat::kQ8_0: return pack_q8_column(row, k / kGroup, column, tile);
-    default: return pack_float_column(format, row, k, column, tile);
+// The parts of one column's group back as a file block of one group (scales and minimums in places 0 and 1).
+void read_group(const LayoutShape& shape, const std::uint8_t* block, const std::uint8_t* group, int column,
+                FileBlock& out) {
+  const std::uint8_t* halves = shape.super() ? block : group;
+  std::memcpy(&out.d, halves + 2 * column, 2);
+  if (shape.has_minimum()) std::memcpy(&out.m, halves + 32 + 2 * column, 2);
+  for (int h = 0; h < 2; ++h) {
+    out.scales[h] = group[shape.halves() ? 2 * column + h : column];
+    out.minimums[h] = shape.has_minimum() ? group[shape.halves() ? 2 * column + h : kTileColumns + column] : 0;
+    if (shape.scales == Scales::kHalvesPair) {
+      out.scales[h] &= 15;
+      out.minimums[h] = static_cast<std::uint8_t>(out.minimums[h] >> 4);
+    }
+  }
+  if (shape.scales == Scales::kExponent) out.d = group[column];
+}
+
+int plane_code(const std::uint8_t* plane, int bits, int column, int j) {
+  const int per_byte = 8 / bits, quad = j / 4;
+  const std::uint8_t byte = plane[32 * bits * (column / 8) + 32 * (quad / per_byte) + 4 * (column % 8) + j % 4];
+  return byte >> quad % per_byte * bits & ((1 << bits) - 1);
+}
+
+std::uint8_t code_at(const LayoutShape& shape, const std::uint8_t* planes, int column, int j) {
+  if (shape.bits == 8) return planes[64 * (j / 4) + 4 * column + j % 4];
+  const int base = shape.base_bits();
+  const int extra = shape.bits - base;
+  int code = plane_code(planes, base, column, j);
+  if (extra > 0) code |= plane_code(planes + shape.extra_plane(), extra, column, j) << base;
+  return static_cast<std::uint8_t>(code);
+}
+
+void dequantize_column(Layout layout, const std::uint8_t* tile, int column, std::int32_t k, float* out) {
+  const LayoutShape shape = shape_of(layout);
+  for (std::int32_t begin = 0; begin < k; begin += shape.block(), tile += shape.block_bytes()) {
+    const std::uint8_t* group = tile + shape.block_header();
+    for (int g = 0; g < shape.block() / kGroup; ++g, group += shape.group_bytes(), out += kGroup) {
+      FileBlock parts;
+      read_group(shape, tile, group, column, parts);
+      for (int j = 0; j < kGroup; ++j) parts.codes[j] = code_at(shape, group + shape.group_header(), column, j);
+      block_values(layout, parts, kGroup, out);
+    }
   }
 }
 
-float nibble_at(const std::uint8_t* codes, int column, int k) {
-  const std::uint8_t byte = codes[128 * (column / 8) + 32 * (k / 8) + 4 * (column % 8) + k % 4];
-  return static_cast<float>(k % 8 < 4 ? byte & 15 : byte >> 4);
-}
-
-float value_at(Layout layout, const std::uint8_t* tile, int column, int k) {
-  const std::uint8_t* group = tile + group_bytes(layout) * static_cast<std::size_t>(k / kGroup);
-  const int j = k % kGroup;
+float float_at(Layout layout, const std::uint8_t* tile, int column, int k) {
   const std::size_t element = static_cast<std::size_t>(k) * kTileColumns + static_cast<std::size_t>(column);
-  switch (layout) {
-    case Layout::kQ4Symmetric:
-      return (nibble_at(group + kScaleBytes, column, j) - 8.0f) * load_half(group + 2 * column);
-    case Layout::kQ4Affine: {
-      // The product is exact (15 bits), so this rounds once, like the fused form in the kernels.
-      const float product = nibble_at(group + 2 * kScaleBytes, column, j) * load_half(group + 2 * column);
-      return product + load_half(group + kScaleBytes + 2 * column);
-    }
-    case Layout::kQ8: {
-      const auto code = static_cast<std::int8_t>(group[kScaleBytes + 64 * (j / 4) + 4 * column + j % 4]);
-      return static_cast<float>(code) * load_half(group + 2 * column);
-    }
-    case Layout::kF16: return load_half(tile + 2 * element);
-    case Layout::kBF16: {
-      const std::uint8_t* pair = tile + 4 * static_cast<std::size_t>(k / 2 * kTileColumns + column);
-      std::uint16_t bits;
-      std::memcpy(&bits, pair + 2 * (k % 2), 2);
-      return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-    }
-    case Layout::kF32: return std::bit_cast<float>(load_word(tile + 4 * element));
-  }
-  return 0.0f;
+  if (layout == Layout::kF32) return std::bit_cast<float>(load_word(tile + 4 * element));
+  if (layout == Layout::kF16) return load_half(tile + 2 * element);
+  std::uint16_t bits;
+  std::memcpy(&bits, tile + 4 * static_cast<std::size_t>(k / 2 * kTileColumns + column) + 2 * (k % 2), 2);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
 }  // namespace
@@ -133,6 +157,15 @@ Layout layout_of(FileFormat format) {
     case FileFormat::kQ4_0: return Layout::kQ4Symmetric;
     case FileFormat::kQ4_1: return Layout::kQ4Affine;
     case FileFormat::kQ8_0: return Layout::kQ8;
+    case FileFormat::kQ4_K: return Layout::kQ4Super;
+    case FileFormat::kQ6_K: return Layout::kQ6Halves;
+    case FileFormat::kQ5_K: return Layout::kQ5Super;
+    case FileFormat::kQ5_0: return Layout::kQ5Symmetric;
+    case FileFormat::kQ5_1: return Layout::kQ5Affine;
+    case FileFormat::kQ3_K: return Layout::kQ3Halves;
+    case FileFormat::kQ2_K: return Layout::kQ2Halves;
+    case FileFormat::kIQ4_NL: return Layout::kQ4Table;
+    case FileFormat::kMXFP4: return Layout::kFloat4Table;
   }
   return Layout::kF32;
 }
@@ -143,24 +176,28 @@ std::size_t packed_tile_bytes(Layout layout, std::int32_t k) {
     case Layout::kF16: return values * kTileColumns * 2;
     case Layout::kBF16: return (values + 1) / 2 * kTileColumns * 4;
     case Layout::kF32: return values * kTileColumns * 4;
-    default: return values / kGroup * group_bytes(layout);
+    default: break;
   }
+  const LayoutShape shape = shape_of(layout);
+  return values / static_cast<std::size_t>(shape.block()) * static_cast<std::size_t>(shape.block_bytes());
 }
 
 void pack_tiles(FileFormat format, const std::uint8_t* file_rows, std::int32_t n, std::int32_t k, std::uint8_t* out,
                 std::int32_t tile_begin, std::int32_t tile_end) {
   const Layout layout = layout_of(format);
-  assert(layout > Layout::kQ8 || k % kGroup == 0);
+  const BlockSize size = block_size(format);
+  const auto values = static_cast<std::size_t>(k);
+  assert(values % size.values == 0);
   const std::size_t tile_bytes = packed_tile_bytes(layout, k);
-  const std::size_t row_bytes = file_row_bytes(format, static_cast<std::size_t>(k));
+  const std::size_t row_bytes = values / size.values * size.bytes;
   for (std::int32_t t = tile_begin; t < tile_end; ++t) {
     std::uint8_t* tile = out + tile_bytes * static_cast<std::size_t>(t);
     const std::int32_t first = t * kTileColumns;
     // Columns past n and bf16's odd last k are zero; nothing else is written twice.
     if (first + kTileColumns > n || k % 2 != 0) std::memset(tile, 0, tile_bytes);
     for (int c = 0; c < kTileColumns && first + c < n; ++c) {
-      pack_column(format, file_rows + row_bytes * static_cast<std::size_t>(first + c), static_cast<std::size_t>(k), c,
-                  tile);
+      const std::uint8_t* row = file_rows + row_bytes * static_cast<std::size_t>(first + c);
+      (size.values > 1 ? pack_block_column : pack_float_column)(format, row, values, c, tile);
     }
   }
 }
@@ -168,7 +205,9 @@ void pack_tiles(FileFormat format, const std::uint8_t* file_rows, std::int32_t n
 void dequantize_row(const PackedMatrix& weight, std::int32_t row, float* out) {
   assert(row >= 0 && row < weight.n);
   const std::uint8_t* tile = weight.data + weight.tile_bytes * static_cast<std::size_t>(row / kTileColumns);
-  for (std::int32_t i = 0; i < weight.k; ++i) out[i] = value_at(weight.layout, tile, row % kTileColumns, i);
+  const int column = row % kTileColumns;
+  if (weight.quantized()) return dequantize_column(weight.layout, tile, column, weight.k, out);
+  for (std::int32_t i = 0; i < weight.k; ++i) out[i] = float_at(weight.layout, tile, column, i);
 }
 
 std::size_t quantized_value_bytes(std::int32_t rows, std::int32_t k) {
@@ -176,7 +215,7 @@ std::size_t quantized_value_bytes(std::int32_t rows, std::int32_t k) {
 }
 
 std::size_t quantized_scale_bytes(std::int32_t rows, std::int32_t k) {
-  return static_cast<std::size_t>(rows) * static_cast<std::size_t>(k / kGroup) * 2 * sizeof(float);
+  return static_cast<std::size_t>(rows) * static_cast<std::size_t>(k / kGroup) * kGroupScales * sizeof(float);
 }
 
 }  // namespace tidemill

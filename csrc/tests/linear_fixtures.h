@@ -13,15 +13,23 @@
 
 namespace tidemill::test {
 
-inline constexpr FileFormat kFormats[] = {FileFormat::kF32,  FileFormat::kF16,  FileFormat::kBF16,
-                                          FileFormat::kQ4_0, FileFormat::kQ4_1, FileFormat::kQ8_0};
+inline constexpr FileFormat kFormats[] = {
+    FileFormat::kF32,  FileFormat::kF16,  FileFormat::kBF16, FileFormat::kQ4_0, FileFormat::kQ4_1,
+    FileFormat::kQ8_0, FileFormat::kQ4_K, FileFormat::kQ6_K, FileFormat::kQ5_K, FileFormat::kQ5_0,
+    FileFormat::kQ5_1, FileFormat::kQ3_K, FileFormat::kQ2_K, FileFormat::kIQ4_NL, FileFormat::kMXFP4};
 
 inline const char* name_of(FileFormat format) {
-  constexpr const char* names[] = {"f32", "f16", "bf16", "q4_0", "q4_1", "q8_0"};
+  constexpr const char* names[] = {"f32",  "f16",  "bf16", "q4_0", "q4_1", "q8_0",   "q4_k", "q6_k",
+                                   "q5_k", "q5_0", "q5_1", "q3_k", "q2_k", "iq4_nl", "mxfp4"};
   return names[static_cast<int>(format)];
 }
 
 inline bool is_quantized(FileFormat format) { return format >= FileFormat::kQ4_0; }
+
+inline int block_values(FileFormat format) {
+  constexpr int values[] = {1, 1, 1, 32, 32, 32, 256, 256, 256, 32, 32, 256, 256, 32, 32};
+  return values[static_cast<int>(format)];
+}
 
 class Random {
  public:
@@ -56,22 +64,35 @@ inline float half_value(std::uint16_t half) {
   return static_cast<float>(sign * std::ldexp(1024 + mantissa, exponent - 25));
 }
 
-// A weight [n, k] as a file has it, taken apart: code, d and m per value (float formats: only value).
+// One value of a block format as the file has it: value = (code - offset) * scale + minimum, with integers that scale
+// the halves d and m in some formats (1 in the others).
+struct FileValue {
+  int code;
+  int offset;
+  float d, m;
+  int scale, minimum;
+
+  // d and m times small integers are exact; their sum rounds once.
+  float value() const {
+    const double exact = static_cast<double>(code - offset) * scale * static_cast<double>(d);
+    return static_cast<float>(m == 0.0f ? exact : exact + static_cast<double>(m) * minimum);  // -0 stays what it is
+  }
+};
+
+// A weight [n, k] as a file has it, taken apart.
 struct FileWeight {
   FileFormat format;
   int n;
   int k;
   std::vector<std::uint8_t> bytes;
-  std::vector<float> values;  // exact, q4_1 rounded once
-  std::vector<int> codes;     // as stored: 0..15 or -128..127
-  std::vector<float> d, m;    // per group
+  std::vector<float> values;     // exact, those with a minimum rounded once
+  std::vector<FileValue> parts;  // block formats only
 
   std::size_t at(int row, int i) const { return static_cast<std::size_t>(row) * static_cast<std::size_t>(k) + static_cast<std::size_t>(i); }
-  std::size_t group_at(int row, int group) const { return static_cast<std::size_t>(row) * static_cast<std::size_t>(k / kGroup) + static_cast<std::size_t>(group); }
 };
 
 inline std::size_t block_bytes(FileFormat format) {
-  constexpr std::size_t sizes[] = {4, 2, 2, 18, 20, 34};
+  constexpr std::size_t sizes[] = {4, 2, 2, 18, 20, 34, 144, 210, 176, 22, 24, 110, 84, 18, 17};
   return sizes[static_cast<int>(format)];
 }
 
@@ -79,49 +100,117 @@ inline std::uint16_t small_half(Random& random) {  // magnitude 2^-11 .. 2^-6, e
   return static_cast<std::uint16_t>((random.bits() & 0x8000u) | (4 + random.bits() % 5) << 10 | (random.bits() & 1023u));
 }
 
-// Reads what a file means, value by value.
-inline void read_file(FileWeight& w) {
-  const std::size_t count = static_cast<std::size_t>(w.n) * static_cast<std::size_t>(w.k);
-  w.values.resize(count);
-  if (!is_quantized(w.format)) {
-    for (std::size_t i = 0; i < count; ++i) {
-      std::uint16_t half = 0;
-      std::memcpy(&half, &w.bytes[i * 2], 2);
-      if (w.format == FileFormat::kF32) std::memcpy(&w.values[i], &w.bytes[i * 4], 4);
-      if (w.format == FileFormat::kF16) w.values[i] = half_value(half);
-      if (w.format == FileFormat::kBF16) w.values[i] = std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
+inline float half_at(const std::uint8_t* bytes) { return half_value(static_cast<std::uint16_t>(bytes[0] | bytes[1] << 8)); }
+
+// Value i of a block of 32.
+inline FileValue read_small(FileFormat format, const std::uint8_t* b, int i) {
+  const int nibble = i < 16 ? 0 : 4;
+  const int low = i % 16;
+  switch (format) {
+    case FileFormat::kQ4_0: return {b[2 + low] >> nibble & 15, 8, half_at(b), 0.0f, 1, 0};
+    case FileFormat::kQ4_1: return {b[4 + low] >> nibble & 15, 0, half_at(b), half_at(b + 2), 1, 1};
+    case FileFormat::kQ8_0: return {static_cast<std::int8_t>(b[2 + i]), 0, half_at(b), 0.0f, 1, 0};
+    case FileFormat::kQ5_0:
+      return {(b[6 + low] >> nibble & 15) + 16 * (b[2 + i / 8] >> i % 8 & 1), 16, half_at(b), 0.0f, 1, 0};
+    case FileFormat::kQ5_1:
+      return {(b[8 + low] >> nibble & 15) + 16 * (b[4 + i / 8] >> i % 8 & 1), 0, half_at(b), half_at(b + 2), 1, 1};
+    case FileFormat::kIQ4_NL: {
+      constexpr int levels[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+      return {levels[b[2 + low] >> nibble & 15], 0, half_at(b), 0.0f, 1, 0};
     }
-    return;
-  }
-  w.codes.resize(count);
-  w.d.resize(count / kGroup);
-  w.m.assign(count / kGroup, 0.0f);
-  for (std::size_t b = 0; b < count / kGroup; ++b) {
-    const std::uint8_t* block = &w.bytes[b * block_bytes(w.format)];
-    std::uint16_t half;
-    std::memcpy(&half, block, 2);
-    w.d[b] = half_value(half);
-    if (w.format == FileFormat::kQ4_1) {
-      std::memcpy(&half, block + 2, 2);
-      w.m[b] = half_value(half);
-    }
-    for (std::size_t j = 0; j < kGroup; ++j) {
-      const std::uint8_t* nibbles = block + (w.format == FileFormat::kQ4_1 ? 4 : 2);
-      int& code = w.codes[b * kGroup + j];
-      code = j < 16 ? nibbles[j % 16] & 15 : nibbles[j % 16] >> 4;
-      if (w.format == FileFormat::kQ8_0) code = static_cast<std::int8_t>(block[2 + j]);
-      float& value = w.values[b * kGroup + j];
-      if (w.format == FileFormat::kQ4_0) value = static_cast<float>(code - 8) * w.d[b];
-      if (w.format == FileFormat::kQ4_1) value = std::fma(static_cast<float>(code), w.d[b], w.m[b]);
-      if (w.format == FileFormat::kQ8_0) value = static_cast<float>(code) * w.d[b];
+    default: {  // mxfp4: sign, two bits of exponent, one of mantissa; doubled, and 12 added
+      constexpr int magnitudes[] = {0, 1, 2, 3, 4, 6, 8, 12};
+      const int code = b[1 + low] >> nibble & 15;
+      return {12 + (code < 8 ? 1 : -1) * magnitudes[code % 8], 12, std::ldexp(1.0f, b[0] - 128), 0.0f, 1, 0};
     }
   }
 }
 
+// Value i of a block of 256: 4 or 5 bits, 6-bit scales and minimums per 32.
+inline FileValue read_q45_k(const std::uint8_t* b, int i, bool five) {
+  const int g = i / 32;
+  const std::uint8_t* s = b + 4;
+  const int scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) + 16 * (s[g - 4] >> 6);
+  const int minimum = g < 4 ? s[g + 4] & 63 : (s[g + 4] >> 4) + 16 * (s[g] >> 6);
+  const int low = b[(five ? 48 : 16) + i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15;
+  return {low + (five ? 16 * (b[16 + i % 32] >> g & 1) : 0), 0, half_at(b), -half_at(b + 2), scale, minimum};
+}
+
+inline FileValue read_super(FileFormat format, const std::uint8_t* b, int i) {
+  const int h = i / 16;
+  switch (format) {
+    case FileFormat::kQ6_K: {
+      const int low = b[i / 128 * 64 + i % 64] >> i / 64 % 2 * 4 & 15;
+      const int high = b[128 + i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3;
+      return {low + 16 * high, 32, half_at(b + 208), 0.0f, static_cast<std::int8_t>(b[192 + h]), 0};
+    }
+    case FileFormat::kQ3_K: {
+      const int low = b[32 + i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3;
+      const int scale = (b[96 + h % 8] >> h / 8 * 4 & 15) + 16 * (b[104 + h % 4] >> h / 4 * 2 & 3) - 32;
+      return {low + 4 * (b[i % 32] >> i / 32 & 1), 4, half_at(b + 108), 0.0f, scale, 0};
+    }
+    case FileFormat::kQ2_K: {
+      const int code = b[16 + i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3;
+      return {code, 0, half_at(b + 80), -half_at(b + 82), b[h] & 15, b[h] >> 4};
+    }
+    default: return read_q45_k(b, i, format == FileFormat::kQ5_K);
+  }
+}
+
+// Reads what a file means, value by value.
+inline void read_file(FileWeight& w) {
+  const std::size_t count = static_cast<std::size_t>(w.n) * static_cast<std::size_t>(w.k);
+  w.values.resize(count);
+  w.parts.resize(is_quantized(w.format) ? count : 0);
+  const auto per_block = static_cast<std::size_t>(block_values(w.format));
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint8_t* block = &w.bytes[i / per_block * block_bytes(w.format)];
+    const int inside = static_cast<int>(i % per_block);
+    if (w.format == FileFormat::kF32) std::memcpy(&w.values[i], block, 4);
+    if (w.format == FileFormat::kF16) w.values[i] = half_at(block);
+    if (w.format == FileFormat::kBF16) {
+      w.values[i] = std::bit_cast<float>(static_cast<std::uint32_t>(block[0]) << 16 | static_cast<std::uint32_t>(block[1]) << 24);
+    }
+    if (is_quantized(w.format)) {
+      w.parts[i] = per_block == 32 ? read_small(w.format, block, inside) : read_super(w.format, block, inside);
+      w.values[i] = w.parts[i].value();
+    }
+  }
+}
+
+// Where the f16 of a block are; -1: none.
+struct HalfPlaces {
+  int d, m;
+};
+
+inline HalfPlaces half_places(FileFormat format) {
+  switch (format) {
+    case FileFormat::kQ4_1:
+    case FileFormat::kQ5_1:
+    case FileFormat::kQ4_K:
+    case FileFormat::kQ5_K: return {0, 2};
+    case FileFormat::kQ6_K: return {208, -1};
+    case FileFormat::kQ3_K: return {108, -1};
+    case FileFormat::kQ2_K: return {80, 82};
+    case FileFormat::kMXFP4: return {-1, -1};
+    default: return {0, -1};
+  }
+}
+
+// Makes the scales of a block of random bytes small numbers.
+inline void tame_block(FileFormat format, Random& random, std::uint8_t* block) {
+  const HalfPlaces places = half_places(format);
+  for (const int place : {places.d, places.m}) {
+    const std::uint16_t half = small_half(random);
+    if (place >= 0) std::memcpy(block + place, &half, 2);
+  }
+  if (format == FileFormat::kMXFP4) block[0] = static_cast<std::uint8_t>(120 + random.bits() % 8);
+}
+
 inline FileWeight random_weight(FileFormat format, int n, int k, std::uint64_t seed) {
-  FileWeight w{format, n, k, {}, {}, {}, {}, {}};
+  FileWeight w{format, n, k, {}, {}, {}};
   const std::size_t count = static_cast<std::size_t>(n) * static_cast<std::size_t>(k);
-  const std::size_t blocks = is_quantized(format) ? count / kGroup : count;
+  const std::size_t blocks = count / static_cast<std::size_t>(block_values(format));
   w.bytes.resize(blocks * block_bytes(format));
   Random random(seed);
   for (std::uint8_t& byte : w.bytes) byte = static_cast<std::uint8_t>(random.bits());
@@ -132,10 +221,7 @@ inline FileWeight random_weight(FileFormat format, int n, int k, std::uint64_t s
       const std::uint16_t high = static_cast<std::uint16_t>(bits >> 16);
       std::memcpy(block, format == FileFormat::kF32 ? static_cast<const void*>(&bits) : &high, block_bytes(format));
     } else {
-      const std::uint16_t d = small_half(random);
-      const std::uint16_t m = small_half(random);
-      std::memcpy(block, &d, 2);
-      if (format == FileFormat::kQ4_1) std::memcpy(block + 2, &m, 2);
+      tame_block(format, random, block);
     }
   }
   read_file(w);
@@ -188,8 +274,13 @@ struct Quantized {
   Quantized& operator=(const Quantized&) = delete;
 
   int value(int row, int i) const { return values[panel(row, i / kGroup) * kGroup + static_cast<std::size_t>((i % kGroup / 4 * width(row) + row % kPanelRows) * 4 + i % 4)]; }
-  float scale(int row, int group) const { return scales[panel(row, group) * 2 + static_cast<std::size_t>(row % kPanelRows)]; }
-  float scale_sum(int row, int group) const { return scales[panel(row, group) * 2 + static_cast<std::size_t>(width(row) + row % kPanelRows)]; }
+  float scale(int row, int group) const { return scales[panel(row, group) * 3 + static_cast<std::size_t>(row % kPanelRows)]; }
+  float scale_sum(int row, int group) const { return scales[panel(row, group) * 3 + static_cast<std::size_t>(width(row) + row % kPanelRows)]; }
+  int half_sum(int row, int group, int half) const {
+    std::int16_t sums[2];
+    std::memcpy(sums, &scales[panel(row, group) * 3 + static_cast<std::size_t>(2 * width(row) + row % kPanelRows)], 4);
+    return sums[half];
+  }
 
  private:
   int width(int row) const {
@@ -203,14 +294,28 @@ struct Quantized {
 
 // linear.h, "linear_quantized", for one output.
 inline float quantized_output(const FileWeight& w, const Quantized& x, int row, int output) {
+  const FileFormat format = w.format;
+  const bool halves = format == FileFormat::kQ6_K || format == FileFormat::kQ3_K || format == FileFormat::kQ2_K;
   float acc = 0.0f;
   for (int g = 0; g < w.k / kGroup; ++g) {
-    int sum = 0;
-    for (int j = 0; j < kGroup; ++j) sum += w.codes[w.at(output, g * kGroup + j)] * x.value(row, g * kGroup + j);
-    const float d = w.d[w.group_at(output, g)];
-    acc = std::fma(static_cast<float>(sum), d * x.scale(row, g), acc);
-    if (w.format == FileFormat::kQ4_1) acc = std::fma(w.m[w.group_at(output, g)], x.scale_sum(row, g), acc);
-    if (w.format == FileFormat::kQ4_0) acc = std::fma(-8.0f * d, x.scale_sum(row, g), acc);
+    const FileValue& first = w.parts[w.at(output, g * kGroup)];
+    int sum = 0, scaled = 0, minimum = 0;
+    for (int j = 0; j < kGroup; ++j) {
+      const FileValue& part = w.parts[w.at(output, g * kGroup + j)];
+      sum += part.code * x.value(row, g * kGroup + j);
+      scaled += part.scale * (part.code - part.offset) * x.value(row, g * kGroup + j);
+      minimum += part.minimum * x.value(row, g * kGroup + j);
+    }
+    const float scale = x.scale(row, g);
+    if (halves) {
+      acc = std::fma(static_cast<float>(scaled), first.d * scale, acc);
+      if (format == FileFormat::kQ2_K) acc = std::fma(-static_cast<float>(minimum), -first.m * scale, acc);
+      continue;
+    }
+    const float d = first.d * static_cast<float>(first.scale);
+    const float m = first.offset > 0 ? static_cast<float>(-first.offset) * d : first.m * static_cast<float>(first.minimum);
+    acc = std::fma(static_cast<float>(sum), d * scale, acc);
+    if (format != FileFormat::kQ8_0 && format != FileFormat::kIQ4_NL) acc = std::fma(m, x.scale_sum(row, g), acc);
   }
   return acc;
 }

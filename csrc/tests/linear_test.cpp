@@ -15,6 +15,9 @@ namespace {
 constexpr int kRowCounts[] = {1, 2, 3, 4, 5, 7, 33, 67};
 constexpr int kMostRows = 67;
 
+// A small k of whole blocks.
+int width_of(FileFormat format) { return std::max(64, block_values(format)); }
+
 double rms(const std::vector<double>& values) {
   double sum = 0.0;
   for (const double v : values) sum += v * v;
@@ -81,8 +84,8 @@ void check_fast_mode(const LinearKernels& kernels, const FileWeight& w, const Pa
 void every_format_and_size_is_right(const LinearKernels& kernels) {
   for (const FileFormat format : kFormats) {
     for (const int n : {1, 7, 16, 17, 33, 576}) {
-      for (const int k : {1, 7, 32, 35, 64, 576, 1536}) {
-        if ((is_quantized(format) && k % kGroup != 0) || (n == 576 && k != 1536 && k != 32)) continue;
+      for (const int k : {1, 7, 32, 35, 64, 256, 576, 1536}) {
+        if (k % block_values(format) != 0 || (n == 576 && k != 1536 && k != 32)) continue;
         const FileWeight w = random_weight(format, n, k, static_cast<std::uint64_t>(n * 10000 + k));
         const Packed packed = pack(w);
         const std::vector<float> x = random_floats(static_cast<std::size_t>(kMostRows) * static_cast<std::size_t>(k), 1);
@@ -95,7 +98,7 @@ void every_format_and_size_is_right(const LinearKernels& kernels) {
 
 // Rows 1..70 at both ends of the batch, every row-count variant, every split of the tiles: one set of bits.
 void company_does_not_change_a_row(const LinearKernels& kernels, FileFormat format, bool fast) {
-  const int n = 49, k = 96, most = 70;
+  const int n = 49, k = block_values(format) == 256 ? 256 : 96, most = 70;
   const FileWeight w = random_weight(format, n, k, 21);
   const Packed packed = pack(w);
   const std::vector<float> x = random_floats(static_cast<std::size_t>(most * k), 2);
@@ -128,13 +131,14 @@ void row_blocks_do_not_change_a_row(const LinearKernels& kernels, FileFormat for
 }
 
 void threads_do_not_change_bits(const LinearKernels& kernels, FileFormat format) {
-  const int n = 200, k = 64, rows = 9;
+  const int n = 200, k = width_of(format), rows = 9;
   const FileWeight w = random_weight(format, n, k, 23);
   const Packed packed = pack(w);
-  const std::vector<float> x = random_floats(rows * k, 4);
+  const std::vector<float> x = random_floats(static_cast<std::size_t>(rows * k), 4);
   const std::vector<float> alone = product(kernels, packed, true, x.data(), rows);
   for (const int threads : {2, 3}) {
-    Quantized q(kernels, std::vector<float>(rows * k).data(), rows, k, k);
+    const auto stride = static_cast<std::size_t>(k);
+    Quantized q(kernels, std::vector<float>(static_cast<std::size_t>(rows * k)).data(), rows, k, stride);
     std::vector<float> out(static_cast<std::size_t>(rows * n));
     const LinearOutput output{out.data(), static_cast<std::size_t>(n), nullptr, nullptr, 0};
     const auto in_parts = [&](int parts, const auto& work) {
@@ -144,7 +148,7 @@ void threads_do_not_change_bits(const LinearKernels& kernels, FileFormat format)
       }
       for (std::thread& member : team) member.join();
     };
-    in_parts(3, [&](int begin, int end) { kernels.quantize(x.data(), k, q.rows, begin, end); });
+    in_parts(3, [&](int begin, int end) { kernels.quantize(x.data(), stride, q.rows, begin, end); });
     in_parts(packed.matrix.tiles(),
              [&](int begin, int end) { kernels.linear_quantized(packed.matrix, q.rows, begin, end, output, 0); });
     CHECK_CASE(out == alone, "%s %s threads %d", kernels.isa, name_of(format), threads);
@@ -153,7 +157,7 @@ void threads_do_not_change_bits(const LinearKernels& kernels, FileFormat format)
 
 // Output rows wider than the weight, bias, and a residual that is the output itself; nothing else is written.
 void bias_residual_and_bounds(const LinearKernels& kernels, FileFormat format, bool fast) {
-  const int k = 64, rows = 6;
+  const int k = width_of(format), rows = 6;
   for (const int n : {1, 7, 8, 9, 16, 17, 33}) {
     const std::size_t stride = static_cast<std::size_t>(n) + 5;
     const FileWeight w = random_weight(format, n, k, 24);
@@ -182,44 +186,63 @@ void bias_residual_and_bounds(const LinearKernels& kernels, FileFormat format, b
   }
 }
 
-// Largest codes of both signs against the largest activations of both signs, where 16-bit sums would overflow first.
-void extremes_do_not_saturate(const LinearKernels& kernels) {
-  const int k = 64;
-  for (const FileFormat format : {FileFormat::kQ4_0, FileFormat::kQ4_1, FileFormat::kQ8_0}) {
-    for (const int byte : {0x00, 0xff, 0x80, 0x7f, 0x81}) {
-      for (const int pattern : {0, 1, 2, 3}) {
-        FileWeight w = random_weight(format, 16, k, 25);
-        for (std::size_t b = 0; b < w.bytes.size() / block_bytes(format); ++b) {
-          std::memset(&w.bytes[(b + 1) * block_bytes(format) - (format == FileFormat::kQ8_0 ? 32 : 16)], byte,
-                      format == FileFormat::kQ8_0 ? 32 : 16);
-        }
-        read_file(w);
-        std::vector<float> x(5 * 64, 127.0f);
-        for (std::size_t i = 0; i < x.size(); ++i) {
-          if (pattern == 1 || (pattern == 2 && i % 2 == 0) || (pattern == 3 && i % 4 < 2)) x[i] = -127.0f;
-        }
-        const Packed packed = pack(w);
-        const std::vector<float> out = product(kernels, packed, true, x.data(), 5);
-        const Quantized q(kernels, x.data(), 5, k, 64);
-        for (int r = 0; r < 5; ++r) {
-          for (int j = 0; j < 16; ++j) {
-            CHECK_CASE(out[static_cast<std::size_t>(r * 16 + j)] == quantized_output(w, q, r, j), "%s %s byte %02x pattern %d row %d",
-                       kernels.isa, name_of(format), byte, pattern, r);
-          }
+// Largest codes and scales of both signs against the largest activations of both signs, where 16-bit sums would overflow
+// first. Every byte of a block but its f16 is the same.
+void extremes_do_not_saturate(const LinearKernels& kernels, FileFormat format) {
+  const int k = width_of(format);
+  for (const int byte : {0x00, 0xff, 0x80, 0x7f, 0x81, 0xf0}) {
+    FileWeight w = random_weight(format, 16, k, 25);
+    Random random(1);
+    for (std::size_t b = 0; b < w.bytes.size(); b += block_bytes(format)) {
+      std::memset(&w.bytes[b], byte, block_bytes(format));
+      tame_block(format, random, &w.bytes[b]);
+    }
+    read_file(w);
+    const Packed packed = pack(w);
+    for (const int pattern : {0, 1, 2, 3}) {
+      std::vector<float> x(static_cast<std::size_t>(5 * k), 127.0f);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        if (pattern == 1 || (pattern == 2 && i % 2 == 0) || (pattern == 3 && i % 4 < 2)) x[i] = -127.0f;
+      }
+      const std::vector<float> out = product(kernels, packed, true, x.data(), 5);
+      const Quantized q(kernels, x.data(), 5, k, static_cast<std::size_t>(k));
+      for (int r = 0; r < 5; ++r) {
+        for (int j = 0; j < 16; ++j) {
+          CHECK_CASE(out[static_cast<std::size_t>(r * 16 + j)] == quantized_output(w, q, r, j),
+                     "%s %s byte %02x pattern %d row %d", kernels.isa, name_of(format), byte, pattern, r);
         }
       }
     }
   }
 }
 
+// The smallest and largest exponents of powers of two that scale a group, subnormal ones included.
+void every_exponent_is_read_right(const LinearKernels& kernels) {
+  FileWeight w{FileFormat::kMXFP4, 256, 32, std::vector<std::uint8_t>(256 * 17), {}, {}};
+  for (std::size_t e = 0; e < 256; ++e) {
+    w.bytes[17 * e] = static_cast<std::uint8_t>(e);
+    for (std::size_t i = 1; i < 17; ++i) w.bytes[17 * e + i] = static_cast<std::uint8_t>(0x23 + 15 * e + i);
+  }
+  read_file(w);
+  const Packed packed = pack(w);
+  for (int i = 0; i < 32; ++i) {
+    std::vector<float> x(32, 0.0f);
+    x[static_cast<std::size_t>(i)] = 1.0f;
+    const std::vector<float> out = product(kernels, packed, false, x.data(), 1);
+    for (int e = 0; e < 252; ++e) {  // above, 12 * 2^(e - 128) is not a float
+      CHECK_CASE(out[static_cast<std::size_t>(e)] == w.values[w.at(e, i)], "%s exponent %d k %d", kernels.isa, e, i);
+    }
+  }
+}
+
 void a_broken_row_stays_alone(const LinearKernels& kernels, FileFormat format, bool fast) {
-  const int n = 17, k = 64, rows = 7;
+  const int n = 17, k = width_of(format), rows = 7;
   const FileWeight w = random_weight(format, n, k, 26);
   const Packed packed = pack(w);
   std::vector<float> x = random_floats(static_cast<std::size_t>(rows * k), 8);
   const std::vector<float> healthy = product(kernels, packed, fast, x.data(), rows);
-  x[1 * 64 + 3] = std::numeric_limits<float>::quiet_NaN();
-  x[5 * 64 + 40] = std::numeric_limits<float>::quiet_NaN();
+  x[static_cast<std::size_t>(k) + 3] = std::numeric_limits<float>::quiet_NaN();
+  x[static_cast<std::size_t>(5 * k) + 40] = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> out = product(kernels, packed, fast, x.data(), rows);
   for (int r = 0; r < rows; ++r) {
     const std::size_t at = static_cast<std::size_t>(r * n);
@@ -233,7 +256,7 @@ void a_broken_row_stays_alone(const LinearKernels& kernels, FileFormat format, b
 
 // Scales are f16: every half of them, subnormal and infinite included, times one.
 void every_half_multiplies_right(const LinearKernels& kernels) {
-  FileWeight w{FileFormat::kF16, 65536, 1, std::vector<std::uint8_t>(131072), {}, {}, {}, {}};
+  FileWeight w{FileFormat::kF16, 65536, 1, std::vector<std::uint8_t>(131072), {}, {}};
   for (std::uint32_t i = 0; i < 65536; ++i) {
     w.bytes[2 * i] = static_cast<std::uint8_t>(i);
     w.bytes[2 * i + 1] = static_cast<std::uint8_t>(i >> 8);
@@ -250,9 +273,9 @@ void every_half_multiplies_right(const LinearKernels& kernels) {
 }
 
 void instruction_sets_agree(FileFormat format) {
-  const FileWeight w = random_weight(format, 33, 576, 27);
+  const FileWeight w = random_weight(format, 33, 768, 27);
   const Packed packed = pack(w);
-  const std::vector<float> x = random_floats(7 * 576, 9);
+  const std::vector<float> x = random_floats(7 * 768, 9);
   CHECK_CASE(product(*available_kernels().front(), packed, true, x.data(), 7) ==
                  product(*available_kernels().back(), packed, true, x.data(), 7),
              "%s", name_of(format));
@@ -263,7 +286,7 @@ void instruction_sets_agree(FileFormat format) {
 int main() {
   for (const LinearKernels* kernels : available_kernels()) {
     every_format_and_size_is_right(*kernels);
-    extremes_do_not_saturate(*kernels);
+    every_exponent_is_read_right(*kernels);
     every_half_multiplies_right(*kernels);
     for (const FileFormat format : kFormats) {
       for (const bool fast : {false, true}) {
@@ -273,7 +296,9 @@ int main() {
         bias_residual_and_bounds(*kernels, format, fast);
         a_broken_row_stays_alone(*kernels, format, fast);
       }
-      if (is_quantized(format)) threads_do_not_change_bits(*kernels, format);
+      if (!is_quantized(format)) continue;
+      extremes_do_not_saturate(*kernels, format);
+      threads_do_not_change_bits(*kernels, format);
     }
   }
   for (const FileFormat format : kFormats) {

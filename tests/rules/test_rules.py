@@ -23,8 +23,8 @@ from tidemill.executors.native import _native
 from tidemill.executors.protocol import Executor
 from tidemill.graph.formats import WeightFormat
 
-QUANTIZED = [WeightFormat.Q4_0, WeightFormat.Q4_1, WeightFormat.Q8_0]
-FORMATS = [*QUANTIZED, WeightFormat.F16, WeightFormat.BF16, WeightFormat.F32]
+QUANTIZED = [format_ for format_ in WeightFormat if format_.quantized]
+FORMATS = list(WeightFormat)
 ISAS = _native.supported_isas()
 Logits = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float32]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from tests.support.block_encoder import encode_blocks
 from tidemill.core.config import ExecutorConfig, SchedulerConfig
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
@@ -41,6 +42,8 @@ CONFIG: Mapping[str, object] = {
     "max_position_embeddings": 1024,
     "tie_word_embeddings": True,
 }
+# Rows of whole blocks for the formats with blocks of 256 values.
+WIDE: Mapping[str, object] = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 48}
 GEMMA: Mapping[str, object] = {
     "model_type": "gemma3_text",
     "num_hidden_layers": 3,
@@ -94,7 +97,7 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
 
 
 def encode(name: str, values: npt.NDArray[np.float32], format_: WeightFormat) -> WeightTensor:
-    """Store a matrix or vector in a format; block formats get the plain absmax or min-max rounding."""
+    """Store a matrix or vector in a format; block formats get plain rounding."""
     if values.ndim == 1 or format_ is WeightFormat.F32:
         data = values.astype("<f4").tobytes()
         format_ = WeightFormat.F32
@@ -103,27 +106,9 @@ def encode(name: str, values: npt.NDArray[np.float32], format_: WeightFormat) ->
     elif format_ is WeightFormat.BF16:
         data = (values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
     else:
-        data = _blocks(values.reshape(-1, 32), format_).tobytes()
+        data = encode_blocks(values, format_).tobytes()
     flat = np.frombuffer(data, dtype=np.uint8)
     return WeightTensor(name=name, format=format_, shape=values.shape, data=flat)
-
-
-def _blocks(groups: npt.NDArray[np.float32], format_: WeightFormat) -> npt.NDArray[np.uint8]:
-    if format_ is WeightFormat.Q8_0:
-        d = (np.abs(groups).max(axis=1, keepdims=True) / 127).astype("<f2")
-        q = np.clip(np.rint(groups / np.maximum(d.astype(np.float32), 1e-9)), -127, 127).astype(np.int8)
-        return np.concatenate([d.view(np.uint8), q.view(np.uint8)], axis=1)
-    low, high = groups.min(axis=1, keepdims=True), groups.max(axis=1, keepdims=True)
-    if format_ is WeightFormat.Q4_0:
-        d = (np.maximum(-low, high) / 7.5).astype("<f2")
-        q = np.clip(np.rint(groups / np.maximum(d.astype(np.float32), 1e-9)) + 8, 0, 15).astype(np.uint8)
-        head = d.view(np.uint8)
-    else:
-        d, m = ((high - low) / 15).astype("<f2"), low.astype("<f2")
-        scale = np.maximum(d.astype(np.float32), 1e-9)
-        q = np.clip(np.rint((groups - m.astype(np.float32)) / scale), 0, 15).astype(np.uint8)
-        head = np.concatenate([d.view(np.uint8), m.view(np.uint8)], axis=1)
-    return np.concatenate([head, q[:, :16] | (q[:, 16:] << 4)], axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +121,8 @@ class TinyModel:
 
 def tiny_model(format_: WeightFormat = WeightFormat.Q4_1, *, seed: int = 11, **config: object) -> TinyModel:
     """A seeded random Llama; ``config`` replaces fields of CONFIG (``**GEMMA``: another architecture)."""
-    graph = build_graph(Fields({**CONFIG, **config}, "tiny"))
+    wide = WIDE if format_.block_values == 256 else {}
+    graph = build_graph(Fields({**CONFIG, **wide, **config}, "tiny"))
     random = np.random.default_rng(seed)
     weights = {}
     for spec in graph.weights:

@@ -1,11 +1,6 @@
 """Weight formats: how numbers are stored in files, and their exact meaning.
 
-The block formats are those of GGUF (ggml-common.h in llama.cpp): 32 consecutive values along a row share one block.
-
-    q4_0   f16 d | 16 bytes          value j      = (low nibble  of byte j - 8) * d      j = 0..15
-                                     value j + 16 = (high nibble of byte j - 8) * d
-    q4_1   f16 d | f16 m | 16 bytes  value = nibble * d + m, nibbles in the same places
-    q8_0   f16 d | 32 int8           value = q * d
+The block formats are those of GGUF: 32 or 256 consecutive values along a row share one block (graph/blocks.py).
 """
 
 from __future__ import annotations
@@ -16,7 +11,10 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["WeightFormat", "WeightTensor", "dequantize"]
+from tidemill.graph import blocks
+from tidemill.graph.blocks import BlockParts
+
+__all__ = ["BlockParts", "WeightFormat", "WeightTensor", "block_parts", "dequantize"]
 
 
 class WeightFormat(StrEnum):
@@ -28,6 +26,15 @@ class WeightFormat(StrEnum):
     Q4_0 = "q4_0"
     Q4_1 = "q4_1"
     Q8_0 = "q8_0"
+    Q4_K = "q4_k"
+    Q6_K = "q6_k"
+    Q5_K = "q5_k"
+    Q5_0 = "q5_0"
+    Q5_1 = "q5_1"
+    Q3_K = "q3_k"
+    Q2_K = "q2_k"
+    IQ4_NL = "iq4_nl"
+    MXFP4 = "mxfp4"
 
     @property
     def block_values(self) -> int:
@@ -58,6 +65,30 @@ _BLOCKS = {
     WeightFormat.Q4_0: (32, 18),
     WeightFormat.Q4_1: (32, 20),
     WeightFormat.Q8_0: (32, 34),
+    WeightFormat.Q4_K: (256, 144),
+    WeightFormat.Q6_K: (256, 210),
+    WeightFormat.Q5_K: (256, 176),
+    WeightFormat.Q5_0: (32, 22),
+    WeightFormat.Q5_1: (32, 24),
+    WeightFormat.Q3_K: (256, 110),
+    WeightFormat.Q2_K: (256, 84),
+    WeightFormat.IQ4_NL: (32, 18),
+    WeightFormat.MXFP4: (32, 17),
+}
+
+_READERS: dict[WeightFormat, blocks.BlockReader] = {
+    WeightFormat.Q4_0: blocks.q4_0,
+    WeightFormat.Q4_1: blocks.q4_1,
+    WeightFormat.Q8_0: blocks.q8_0,
+    WeightFormat.Q4_K: blocks.q4_k,
+    WeightFormat.Q6_K: blocks.q6_k,
+    WeightFormat.Q5_K: blocks.q5_k,
+    WeightFormat.Q5_0: blocks.q5_0,
+    WeightFormat.Q5_1: blocks.q5_1,
+    WeightFormat.Q3_K: blocks.q3_k,
+    WeightFormat.Q2_K: blocks.q2_k,
+    WeightFormat.IQ4_NL: blocks.iq4_nl,
+    WeightFormat.MXFP4: blocks.mxfp4,
 }
 
 
@@ -87,51 +118,21 @@ class WeightTensor:
         return self.data.reshape(-1, self.format.row_bytes(self.shape[-1]))
 
 
+def block_parts(tensor: WeightTensor) -> BlockParts:
+    """The blocks of a tensor in a block format, one row after another, as whole numbers and scales."""
+    return _READERS[tensor.format](tensor.data.reshape(-1, tensor.format.block_bytes))
+
+
 def dequantize(tensor: WeightTensor) -> npt.NDArray[np.float32]:
-    """The exact values of a tensor in float32, in its shape. Every format here fits float32 without rounding
-    (q4_1's d * q + m is rounded once to float32, as the file format's own reference does)."""
-    return _DEQUANTIZE[tensor.format](tensor.data).reshape(tensor.shape)
-
-
-def _f32(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    return data.view("<f4").astype(np.float32, copy=False)
-
-
-def _f16(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    return data.view("<f2").astype(np.float32)
-
-
-def _bf16(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
-
-
-def _nibbles(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
-
-
-def _q4_0(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    blocks = data.reshape(-1, 18)
-    d = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
-    return (_nibbles(blocks[:, 2:]) - np.float32(8.0)) * d
-
-
-def _q4_1(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    blocks = data.reshape(-1, 20)
-    dm = np.ascontiguousarray(blocks[:, :4]).view("<f2").astype(np.float32)
-    return _nibbles(blocks[:, 4:]) * dm[:, :1] + dm[:, 1:]
-
-
-def _q8_0(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    blocks = data.reshape(-1, 34)
-    d = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
-    return np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32) * d
-
-
-_DEQUANTIZE = {
-    WeightFormat.F32: _f32,
-    WeightFormat.F16: _f16,
-    WeightFormat.BF16: _bf16,
-    WeightFormat.Q4_0: _q4_0,
-    WeightFormat.Q4_1: _q4_1,
-    WeightFormat.Q8_0: _q8_0,
-}
+    """The exact values of a tensor in float32, in its shape. Every format here fits float32 without rounding (those
+    with a minimum, d * q + m, are rounded once to float32, as the file format's own reference does)."""
+    match tensor.format:
+        case WeightFormat.F32:
+            values = tensor.data.view("<f4").astype(np.float32, copy=False)
+        case WeightFormat.F16:
+            values = tensor.data.view("<f2").astype(np.float32)
+        case WeightFormat.BF16:
+            values = (tensor.data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        case _:
+            values = block_parts(tensor).values()
+    return values.reshape(tensor.shape)

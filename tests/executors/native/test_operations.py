@@ -160,10 +160,11 @@ def test_add_and_scale(config: ExecutorConfig, width: int) -> None:
 @pytest.mark.parametrize("format_", list(WeightFormat))
 def test_embed_reads_every_format_exactly(config: ExecutorConfig, format_: WeightFormat) -> None:
     small = SmallGraph()
-    tensor = encode("x", table(64, 8), format_)
-    out = small.add(64, lambda o: Embed(weight=small.tensor(tensor), out=o))
+    width = max(64, format_.block_values)
+    tensor = encode("x", table(width, 8), format_)
+    out = small.add(width, lambda o: Embed(weight=small.tensor(tensor), out=o))
     executor = executor_for(small, out, config=config)
-    chosen = ids(33, 64)
+    chosen = ids(33, width)
     assert np.array_equal(outputs_of(executor, chosen), dequantize(tensor)[chosen])
     executor.close()
 
@@ -191,8 +192,9 @@ def test_linear_with_several_weights_biases_and_a_residual(
     small = SmallGraph()
     outputs = (5, 40, 19)
     total = sum(outputs)
-    x, residual = table(96, 9, rows=total), table(total, 10)
-    weights = [encode(f"w{i}", table(96, 20 + i, rows=n), format_) for i, n in enumerate(outputs)]
+    width = max(96, format_.block_values)
+    x, residual = table(width, 9, rows=total), table(total, 10)
+    weights = [encode(f"w{i}", table(width, 20 + i, rows=n), format_) for i, n in enumerate(outputs)]
     bias = table(40, 30, rows=1)[0]
     value, beside = small.embed("x", x), small.embed("residual", residual)
     small.weight("bias", bias)

@@ -7,32 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.tiny import encode
 from tidemill.executors.reference.linear import Matrix, quantized_rows
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
 
-QUANTIZED = (WeightFormat.Q4_0, WeightFormat.Q4_1, WeightFormat.Q8_0)
+QUANTIZED = tuple(format_ for format_ in WeightFormat if format_.quantized)
 
 
 def random_tensor(stored_as: WeightFormat, rows: int, columns: int, seed: int = 0) -> WeightTensor:
-    rng = np.random.default_rng(seed)
-    if not stored_as.quantized:
-        values = rng.standard_normal((rows, columns)).astype("<f4")
-        data = {
-            WeightFormat.F32: values.view(np.uint8),
-            WeightFormat.F16: values.astype("<f2").view(np.uint8),
-            WeightFormat.BF16: (values.view("<u4") >> 16).astype("<u2").view(np.uint8),
-        }[stored_as]
-        return WeightTensor(name="w", format=stored_as, shape=(rows, columns), data=data.reshape(-1))
-    blocks = rng.integers(0, 256, (rows * columns // 32, stored_as.block_bytes), np.uint8)
-    scales = (4 if stored_as is WeightFormat.Q4_1 else 2) // 2
-    blocks[:, : 2 * scales] = rng.uniform(-0.5, 0.5, (len(blocks), scales)).astype("<f2").view(np.uint8)
-    return WeightTensor(name="w", format=stored_as, shape=(rows, columns), data=blocks.reshape(-1))
+    values = np.random.default_rng(seed).standard_normal((rows, columns)).astype("<f4")
+    return encode("w", values, stored_as)
 
 
 @pytest.mark.parametrize("stored_as", list(WeightFormat))
 def test_exact_products_are_those_of_the_dequantised_values(stored_as: WeightFormat) -> None:
-    tensor = random_tensor(stored_as, 7, 64)
-    x = np.random.default_rng(1).standard_normal((33, 64))
+    tensor = random_tensor(stored_as, 7, 256)
+    x = np.random.default_rng(1).standard_normal((33, 256))
     expected = np.einsum("tk,nk->tn", x, dequantize(tensor).astype(np.float64))
     np.testing.assert_allclose(Matrix(tensor, "exact").times(x), expected, rtol=1e-12, atol=1e-12)
 
@@ -64,30 +54,27 @@ def test_tiny_groups_become_zero_and_broken_ones_nan() -> None:
 
 @pytest.mark.parametrize("stored_as", QUANTIZED)
 def test_fast_products_have_the_kernels_integers(stored_as: WeightFormat) -> None:
-    """Against plain loops over the integers of the blocks: value = n * d + m."""
-    tensor = random_tensor(stored_as, 3, 64)
-    x = np.random.default_rng(1).standard_normal((2, 64)).astype(np.float32)
+    """The dequantised weights times what the 8-bit activations stand for, whatever the order of the sums."""
+    tensor = random_tensor(stored_as, 3, 256)
+    x = np.random.default_rng(1).standard_normal((2, 256)).astype(np.float32)
     values, scales = quantized_rows(x)
-    out = Matrix(tensor, "fast").times(x.astype(np.float64))
-    for row in range(2):
-        for output in range(3):
-            total = 0.0
-            for group in range(2):
-                block = tensor.rows[output].reshape(2, -1)[group]
-                integers, d, m = block_parts(stored_as, block)
-                v = [int(value) for value in values[row, group]]
-                scale = float(scales[row, group])
-                total += sum(n * a for n, a in zip(integers, v, strict=True)) * d * scale + m * scale * sum(v)
-            assert out[row, output] == pytest.approx(total, rel=1e-12, abs=1e-12)
+    rounded = (values.astype(np.float64) * scales[:, :, None]).reshape(2, 256)
+    expected = rounded @ dequantize(tensor).astype(np.float64).T
+    # Values with a minimum are rounded to float32 in dequantize, and not in the kernels.
+    np.testing.assert_allclose(Matrix(tensor, "fast").times(x.astype(np.float64)), expected, rtol=0, atol=3e-6)
 
 
-def block_parts(stored_as: WeightFormat, block: np.ndarray) -> tuple[list[int], float, float]:
-    d = float(block[:2].copy().view("<f2")[0])
-    if stored_as is WeightFormat.Q8_0:
-        return [int(b) - 256 * (b > 127) for b in block[2:]], d, 0.0
-    begin = 4 if stored_as is WeightFormat.Q4_1 else 2
-    m = float(block[2:4].copy().view("<f2")[0]) if stored_as is WeightFormat.Q4_1 else -8 * d
-    return [int(b) & 15 for b in block[begin:]] + [int(b) >> 4 for b in block[begin:]], d, m
+def test_half_groups_have_their_own_scales() -> None:
+    """q6_k by hand: codes of 33 are 1 above the offset; the scales of the last two half groups are 3 and -5."""
+    scales = np.zeros(16, np.int8)
+    scales[14:] = 3, -5
+    block = np.concatenate(
+        [np.full(128, 0x11, np.uint8), np.full(64, 0xAA, np.uint8), scales.view(np.uint8), [0, 0x3C]]  # f16 1.0
+    ).astype(np.uint8)
+    tensor = WeightTensor(name="w", format=WeightFormat.Q6_K, shape=(1, 256), data=block)
+    x = np.zeros((1, 256))
+    x[0, 224:240], x[0, 240:] = 127, 1  # scale 1: the activations are whole numbers already
+    assert Matrix(tensor, "fast").times(x)[0, 0] == 3 * 16 * 127 - 5 * 16
 
 
 @pytest.mark.parametrize("stored_as", QUANTIZED)

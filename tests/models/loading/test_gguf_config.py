@@ -66,9 +66,9 @@ def test_values_and_outputs_keep_their_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stored_as", list(WeightFormat))
 def test_moving_rows_changes_no_value_in_any_format(stored_as: WeightFormat) -> None:
-    size = 16 * stored_as.row_bytes(64)
+    size = 16 * stored_as.row_bytes(256)
     data = np.random.default_rng(0).integers(0, 60, size, np.uint8)
-    tensor = WeightTensor(name="q", format=stored_as, shape=(16, 64), data=data)
+    tensor = WeightTensor(name="q", format=stored_as, shape=(16, 256), data=data)
     order = [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]
     np.testing.assert_array_equal(dequantize(halves_from_pairs(tensor, 2)), dequantize(tensor)[order])
 
@@ -154,9 +154,9 @@ def test_tensors_that_are_missing_unknown_or_of_an_unread_type_are_named(tmp_pat
     assert refusal(tmp_path, {"output_norm.weight": None}).endswith("tensor model.norm.weight [8] is missing")
     assert "tensor blk.0.attn_q_norm.weight [8] f32 is not part" in refusal(tmp_path, {"blk.0.attn_q_norm.weight": one})
     assert "tensor blk.7.attn_norm.weight [8] f32 is not part" in refusal(tmp_path, {"blk.7.attn_norm.weight": one})
-    k_quant = Tensor(shape=(12, 8), data=bytes(384), kind=12)
-    assert "tensor blk.0.ffn_up.weight [12, 8] q4_k has a type this build does not read" in refusal(
-        tmp_path, {"blk.0.ffn_up.weight": k_quant}
+    i_quant = Tensor(shape=(12, 8), data=bytes(384), kind=16)
+    assert "tensor blk.0.ffn_up.weight [12, 8] iq2_xxs has a type this build does not read" in refusal(
+        tmp_path, {"blk.0.ffn_up.weight": i_quant}
     )
     future = Tensor(shape=(12, 8), data=bytes(384), kind=99)
     assert "[12, 8] type 99 has a type" in refusal(tmp_path, {"blk.0.ffn_up.weight": future})

@@ -24,6 +24,15 @@ _FILE_FORMAT = {
     WeightFormat.Q4_0: 3,
     WeightFormat.Q4_1: 4,
     WeightFormat.Q8_0: 5,
+    WeightFormat.Q4_K: 6,
+    WeightFormat.Q6_K: 7,
+    WeightFormat.Q5_K: 8,
+    WeightFormat.Q5_0: 9,
+    WeightFormat.Q5_1: 10,
+    WeightFormat.Q3_K: 11,
+    WeightFormat.Q2_K: 12,
+    WeightFormat.IQ4_NL: 13,
+    WeightFormat.MXFP4: 14,
 }
 
 

@@ -1,8 +1,8 @@
 """Linear layers in float64, and with the 8-bit activations of the fast kernels.
 
 In fast mode a product with a quantised weight has the same integers as the native kernels (csrc/kernels/linear.h):
-activations rounded to 8 bits per row and group of 32, exact integer sums per group. Only the sums over groups differ:
-here they are float64.
+activations rounded to 8 bits per row and group of 32, exact integer sums per group or half group of weights. Only the
+scaling and adding of these sums differ: here they are float64.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
+from tidemill.graph.formats import WeightTensor, block_parts, dequantize
 
 __all__ = ["Floats", "Matrix", "quantized_rows"]
 
@@ -41,30 +41,28 @@ class Matrix:
 
 
 class _Grouped:
-    """value = integer * scale + minimum, per output and group of 32 inputs."""
+    """value = integer * scale + minimum, per output and group of 16 or 32 inputs."""
 
     def __init__(self, tensor: WeightTensor) -> None:
-        outputs, inputs = tensor.shape
-        blocks = tensor.data.reshape(outputs, inputs // _GROUP, tensor.format.block_bytes)
-        self._scale = _f16(blocks, 0)
-        if tensor.format is WeightFormat.Q8_0:
-            integers, self._minimum = blocks[:, :, 2:].view(np.int8), np.zeros_like(self._scale)
-        else:
-            begin = 4 if tensor.format is WeightFormat.Q4_1 else 2
-            packed = blocks[:, :, begin:]
-            integers = np.concatenate([packed & 15, packed >> 4], axis=2).view(np.int8)
-            self._minimum = _f16(blocks, 2) if tensor.format is WeightFormat.Q4_1 else -8 * self._scale
-        # Sums of 32 products of 8-bit integers are exact in float32.
-        self._integers: Float32s = integers.transpose(1, 0, 2).astype(np.float32)
+        outputs = tensor.shape[0]
+        parts = block_parts(tensor)
+        self._size = parts.integers.shape[2]
+        # [groups, outputs, inputs of a group]. Sums of 32 products of 8-bit integers are exact in float32.
+        integers = parts.integers.reshape(outputs, -1, self._size).transpose(1, 0, 2)
+        self._integers: Float32s = integers.astype(np.float32)
+        self._scale = parts.scale.reshape(outputs, -1).astype(np.float64)
+        self._minimum = None if parts.minimum is None else parts.minimum.reshape(outputs, -1).astype(np.float64)
 
     def times(self, x: Floats) -> Floats:
         values, scales = quantized_rows(x.astype(np.float32))
+        values = values.reshape(len(x), -1, self._size)
         out = np.zeros((len(x), self._scale.shape[0]))
         for group, integers in enumerate(self._integers):
             sums = values[:, group] @ integers.T
-            scale = scales[:, group, None].astype(np.float64)
-            scale_sum = scale * values[:, group].sum(axis=1, keepdims=True)
-            out += sums * (self._scale[:, group] * scale) + self._minimum[:, group] * scale_sum
+            scale = scales[:, group * self._size // _GROUP, None].astype(np.float64)
+            out += sums * (self._scale[:, group] * scale)
+            if self._minimum is not None:
+                out += self._minimum[:, group] * (scale * values[:, group].sum(axis=1, keepdims=True))
         return out
 
 
@@ -82,10 +80,6 @@ def quantized_rows(x: Float32s) -> tuple[Float32s, Float32s]:
     values = np.rint(np.where(bad[:, :, None], np.float32(0), groups) * inverse[:, :, None])
     scale = np.where(bad, np.float32(np.nan), peak / np.float32(127))
     return np.clip(values, -127, 127), scale
-
-
-def _f16(blocks: npt.NDArray[np.uint8], at: int) -> Floats:
-    return np.ascontiguousarray(blocks[:, :, at : at + 2]).view("<f2")[:, :, 0].astype(np.float64)
 
 
 def _row_tiles(x: Floats, matrix: Floats) -> Floats:

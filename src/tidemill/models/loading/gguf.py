@@ -57,14 +57,22 @@ _FORMATS = {
     1: WeightFormat.F16,
     2: WeightFormat.Q4_0,
     3: WeightFormat.Q4_1,
+    6: WeightFormat.Q5_0,
+    7: WeightFormat.Q5_1,
     8: WeightFormat.Q8_0,
+    10: WeightFormat.Q2_K,
+    11: WeightFormat.Q3_K,
+    12: WeightFormat.Q4_K,
+    13: WeightFormat.Q5_K,
+    14: WeightFormat.Q6_K,
+    20: WeightFormat.IQ4_NL,
     30: WeightFormat.BF16,
+    39: WeightFormat.MXFP4,
 }
 # Types that exist but are not read here, so that a refusal can call them by name.
 _OTHER_TYPES = {
-    6: "q5_0", 7: "q5_1", 9: "q8_1", 10: "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k", 14: "q6_k", 15: "q8_k",
-    16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs",
-    24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4",
+    9: "q8_1", 15: "q8_k", 16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 21: "iq3_s", 22: "iq2_s",
+    23: "iq4_xs", 24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0",
     40: "nvfp4",
 }  # fmt: skip
 
