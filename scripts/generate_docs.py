@@ -39,7 +39,7 @@ def _cli_lines() -> Iterator[str]:
     yield ""
     yield "Sizes take units: `512MiB`, `8GiB`. Mistakes are one line on standard error and exit code 2; a failed answer"
     yield "or a defect is 1, Ctrl-C 130. `--debug` shows the traceback of an error."
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in _commands("", typer.main.get_command(app)):
         yield ""
         yield f"## tidemill {name}"
         yield ""
@@ -49,6 +49,15 @@ def _cli_lines() -> Iterator[str]:
         yield "|---|---|"
         for option in command.params:
             yield f"| {_spellings(option)} | {_cell(_meaning(option))} |"
+
+
+def _commands(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
+    """Every command with the words that call it; those of a group come in its place."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(f"{prefix}{name} ", command)
+        else:
+            yield f"{prefix}{name}", command
 
 
 def _spellings(option: Any) -> str:

@@ -17,7 +17,7 @@ import uuid
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
@@ -133,8 +133,9 @@ class LLM:
         # Imported here: a mistyped setting is told before numpy and the tokenizer are loaded.
         from tidemill.engine.factory import build_loop
         from tidemill.frontend.model_text import ModelText
-        from tidemill.models.loading import load_text_source
+        from tidemill.models.loading import load_text_source, located
 
+        config = replace(config, model=located(config.model))
         source = load_text_source(config.model.path, config.model.chat_template)
         text = ModelText.from_source(source, merge_turns=config.model.merge_turns)
         self._start(build_loop(config), text)

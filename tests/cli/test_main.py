@@ -20,7 +20,7 @@ from tidemill.cli.main import run
 from tidemill.core.errors import EngineDied, InvalidRequest
 
 HEAVY = ("numpy", "tokenizers", "starlette", "uvicorn", "huggingface_hub", "jinja2", "aiohttp", "rich")
-COMMANDS = ("serve", "chat", "generate", "plan", "doctor", "version")
+COMMANDS = ("serve", "chat", "generate", "plan", "doctor", "version", "models")
 
 
 def tidemill(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
+from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, with_settings
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
 from tidemill.core.errors import ConfigError, InvalidRequest
@@ -31,12 +32,14 @@ Answer = Callable[[list[dict[str, str]]], "Iterable[Piece]"]
 def chat(
     model: ModelArgument = DEFAULT_MODEL,
     system: SystemOption = None,
+    models_file: ModelsFileOption = None,
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
     **settings: Any,
 ) -> None:
     """Talk with a model in the terminal; piped input is read line by line."""
     from tidemill.llm import LLM
 
+    model, settings = named(model, settings, models_file)
     names = {item.name for item in dataclasses.fields(SamplingOptions)}
     sampling = SamplingOptions(**{name: value for name, value in settings.items() if name in names})
     with explained(model), LLM(model, **{n: v for n, v in settings.items() if n not in names}) as llm:

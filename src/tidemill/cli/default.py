@@ -20,7 +20,7 @@ _INSTEAD = (
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A .gguf file, a model folder, or a Hugging Face name."),
+    typer.Argument(metavar="MODEL", help="A .gguf file, a model folder, a Hugging Face name, or your own name."),
 ]
 
 

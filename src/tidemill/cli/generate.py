@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
+from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, JsonOption, with_settings
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
 from tidemill.core.errors import ConfigError
@@ -33,6 +34,8 @@ def generate(
     model: ModelArgument = DEFAULT_MODEL,
     prompt: PromptOption = None,
     chat: ChatOption = False,
+    *,
+    models_file: ModelsFileOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
     **settings: Any,
@@ -43,6 +46,7 @@ def generate(
     text = sys.stdin.read() if prompt in (None, "-") else prompt
     if not text:
         raise ConfigError("prompt is empty; give one with -p or on standard input", param="prompt")
+    model, settings = named(model, settings, models_file)
     names = {item.name for item in dataclasses.fields(SamplingOptions)}
     sampling = SamplingOptions(**{name: value for name, value in settings.items() if name in names})
     with explained(model), LLM(model, **{n: v for n, v in settings.items() if n not in names}) as llm:

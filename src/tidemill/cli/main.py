@@ -16,6 +16,7 @@ from tidemill import __version__
 from tidemill.cli.chat import chat
 from tidemill.cli.doctor import doctor
 from tidemill.cli.generate import generate
+from tidemill.cli.models import models
 from tidemill.cli.options import DebugOption, JsonOption
 from tidemill.cli.plan import plan
 from tidemill.cli.serve import serve
@@ -55,6 +56,7 @@ def version(json: JsonOption = False, debug: DebugOption = False) -> None:  # no
 
 for _command in (serve, chat, generate, plan, doctor, version):
     app.command()(_command)
+app.add_typer(models)
 
 
 def main() -> None:

@@ -17,9 +17,9 @@ import typer
 from tidemill.core.errors import ConfigError
 from tidemill.core.settings import Setting, settings_of
 
-__all__ = ["DebugOption", "JsonOption", "parse_size", "typed_settings", "with_settings"]
+__all__ = ["SIZES", "DebugOption", "JsonOption", "parse_size", "typed_settings", "with_settings"]
 
-_SIZES = frozenset({"kv_memory", "max_body_bytes"})
+SIZES = frozenset({"kv_memory", "max_body_bytes"})
 """Settings in bytes, which take 512MiB and the like."""
 _SINGULAR = {"api_keys": "--api-key", "allowed_hosts": "--allowed-host", "stop_token_ids": "--stop-token-id"}
 """Options that are given once per value are named for one value."""
@@ -110,7 +110,7 @@ def _parameter(setting: Setting, also: str | None) -> inspect.Parameter:
 
 
 def _typer_kind(setting: Setting) -> tuple[Any, dict[str, Any]]:
-    if setting.name in _SIZES:
+    if setting.name in SIZES:
         return int | None, {"parser": parse_size, "metavar": "SIZE"}
     if setting.kind is tuple:
         return list[setting.element] | None, {}  # type: ignore[name-defined]
@@ -132,6 +132,6 @@ def _default_text(setting: Setting) -> str | None:
         return "on" if setting.default else "off"
     if setting.default is None or setting.default == ():
         return None
-    if setting.name in _SIZES:
+    if setting.name in SIZES:
         return f"{setting.default / 2**20:g}MiB"
     return str(setting.default)

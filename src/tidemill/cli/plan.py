@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
+from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, JsonOption, parse_size, with_settings
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
 
@@ -49,6 +50,7 @@ MemoryOption = Annotated[
 def plan(
     model: ModelArgument = DEFAULT_MODEL,
     memory: MemoryOption = None,
+    models_file: ModelsFileOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
     **settings: Any,
@@ -59,6 +61,7 @@ def plan(
     from tidemill.models.memory_plan import plan_memory
     from tidemill.models.shape import read_shape
 
+    model, settings = named(model, settings, models_file)
     config = engine_config(model, settings)
     with explained(model):
         shape = read_shape(config.model)

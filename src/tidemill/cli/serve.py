@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
+from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, with_settings
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig, ServerConfig
 from tidemill.core.errors import ConfigError
@@ -18,12 +19,14 @@ __all__ = ["serve"]
 @with_settings(ModelConfig, ServerConfig, SchedulerConfig, ExecutorConfig, EngineConfig)
 def serve(
     model: ModelArgument = DEFAULT_MODEL,
+    models_file: ModelsFileOption = None,
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
     **settings: Any,
 ) -> None:
     """Serve a model over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /health, /ready, /metrics."""
     from tidemill.core.settings import engine_config, server_config
 
+    model, settings = named(model, settings, models_file)
     of_door = {item.name for item in dataclasses.fields(ServerConfig)}
     door = server_config({name: value for name, value in settings.items() if name in of_door})
     engine = engine_config(model, {name: value for name, value in settings.items() if name not in of_door})
@@ -37,7 +40,7 @@ def _run(config: EngineConfig, door: ServerConfig) -> int:
     from tidemill.core.machine import available_memory
     from tidemill.engine.client import ProcessEngine
     from tidemill.frontend.model_text import ModelText
-    from tidemill.models.loading import load_model
+    from tidemill.models.loading import load_model, located
     from tidemill.models.memory_plan import plan_memory
     from tidemill.serve.launch import LaunchedBackend
     from tidemill.serve.metrics import PrometheusMetrics
@@ -45,6 +48,7 @@ def _run(config: EngineConfig, door: ServerConfig) -> int:
 
     check_config(door)
     with explained(config.model.path):
+        config = dataclasses.replace(config, model=located(config.model))  # a restart must not need the hub
         model = load_model(config.model)  # maps the files and reads no weight; the engine process loads them
     print("\n".join(plan_memory(model, config, available_memory()).explain()), flush=True)
     text = ModelText.from_source(model.text, merge_turns=config.model.merge_turns)
