@@ -108,7 +108,8 @@ def _settings_lines() -> Iterator[str]:
     yield "|---|---|"
     yield "| `TIDEMILL_API_KEY` | API keys of `tidemill serve`, separated by blanks; no process list shows them |"
     yield "| `TIDEMILL_ISA` | kernel variant where `isa` is `auto` |"
-    yield "| `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN` | as the Hugging Face client reads them |"
+    yield "| `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` | see [where models come from](models-where.md) |"
+    yield "| `XDG_CONFIG_HOME` | the configuration folder, with `tidemill/models.toml`; default: `~/.config` |"
 
 
 def _values(setting: Setting) -> str:
