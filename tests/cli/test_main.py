@@ -237,6 +237,8 @@ def test_without_a_model_and_without_network_it_says_at_once_what_to_do(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://nowhere.invalid")
+    for variable in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     begin = time.perf_counter()
     assert run(command) == 2

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from huggingface_hub import close_session
 
 from tests.support.fake_hub import FakeHub, commit_of
 from tests.support.hub_fixtures import tiny_gguf
@@ -245,6 +246,17 @@ def test_nothing_listens_at_the_endpoint(hub_cache: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert "Connection refused" in refusal("org/one")
     assert not hub_cache.exists()
+
+
+def test_behind_a_proxy_the_hub_is_asked_whatever_names_resolve(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://nowhere.invalid")
+    monkeypatch.setenv("http_proxy", hub.url)
+    hub.status = 418
+    close_session()  # the client reads the variable when it opens one
+    try:
+        assert "(nowhere.invalid answers 418)" in refusal("org/one")
+    finally:
+        close_session()
 
 
 def test_a_password_in_the_endpoint_is_not_shown(

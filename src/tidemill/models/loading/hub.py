@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from tidemill.core.errors import ModelLoadError
 from tidemill.models.loading.hub_files import CARD, HubFiles, choose
@@ -220,7 +221,10 @@ def _online() -> bool:
 
     if constants.HF_HUB_OFFLINE:
         return False
-    host = urlsplit(_endpoint()).hostname
+    address = urlsplit(_endpoint())
+    host = address.hostname
+    if address.scheme in getproxies():  # then it is the proxy that looks up names
+        return True
     try:
         return bool(host and socket.getaddrinfo(host, 443))
     except OSError:
