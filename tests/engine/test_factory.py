@@ -16,6 +16,7 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenRequest
 from tidemill.engine.client import ProcessEngine
 from tidemill.engine.factory import build_loop
+from tidemill.graph.graph import Attention
 from tidemill.models.loading import load_model
 
 FOLDER = Path(__file__).parents[1] / "golden" / "data" / "grouped_tied"
@@ -100,7 +101,8 @@ def test_a_window_that_fits_its_pool_leaves_the_length_to_the_model(
 ) -> None:
     model = load_model(config().model)
     (group,) = model.graph.kv_groups
-    graph = replace(model.graph, kv_groups=(replace(group, window=window),))
+    nodes = (replace(node, window=window) if isinstance(node, Attention) else node for node in model.graph.nodes)
+    graph = replace(model.graph, nodes=tuple(nodes), kv_groups=(replace(group, window=window),))
     monkeypatch.setattr("tidemill.models.loading.load_model", lambda _: replace(model, graph=graph))
     memory = num_blocks * 16 * group.bytes_per_token(4)
     loop = build_loop(config(kv_memory=memory, scheduler=SchedulerConfig(max_step_tokens=16)))
