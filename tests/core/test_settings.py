@@ -45,7 +45,9 @@ def test_a_misspelt_name_gets_the_nearest_one() -> None:
 
 
 def test_a_name_like_no_other_gets_the_list() -> None:
-    with pytest.raises(ConfigError, match=r"no setting zzz; there are: name, chat_template, merge_turns, max_model_len"):
+    with pytest.raises(
+        ConfigError, match=r"no setting zzz; there are: name, chat_template, merge_turns, max_model_len"
+    ):
         engine_config("m", {"zzz": 8})
 
 
