@@ -36,6 +36,12 @@ struct alignas(64) Codes {
   std::int16_t at(int k, int column) const { return quads[k / 4][column / 2][column % 2 * 4 + k % 4]; }
 };
 
+// One number in every lane.
+inline Lanes same(int number) {
+  const auto lane = static_cast<std::int16_t>(number);
+  return Lanes{lane, lane, lane, lane, lane, lane, lane, lane};
+}
+
 Lanes widen_bytes(const std::uint8_t* p) {
   Bytes bytes;
   std::memcpy(&bytes, p, 8);
@@ -56,10 +62,10 @@ inline Lanes plane_codes(const std::uint8_t* planes, int columns, int i, int q) 
   const auto field = [&](const std::uint8_t* plane, int bits) {
     const int per_byte = 8 / bits;
     const Lanes lanes = widen_bytes(plane + 32 * bits * columns + 32 * (q / per_byte) + 8 * i);
-    return (lanes >> static_cast<std::int16_t>(q % per_byte * bits)) & static_cast<std::int16_t>((1 << bits) - 1);
+    return lanes >> same(q % per_byte * bits) & same((1 << bits) - 1);
   };
   Lanes codes = field(planes, base);
-  if constexpr (extra > 0) codes |= field(planes + shape.extra_plane(), extra) << static_cast<std::int16_t>(base);
+  if constexpr (extra > 0) codes |= field(planes + shape.extra_plane(), extra) << same(base);
   if constexpr (L == Layout::kQ4Table) codes = look_up(kQ4Codes, codes);
   if constexpr (L == Layout::kFloat4Table) codes = look_up(kFloat4Codes, codes);
   return codes;
