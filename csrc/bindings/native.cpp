@@ -47,6 +47,15 @@ class Module {
     return machine_.add_matrix(file, n, k, rows);
   }
 
+  std::int32_t add_experts(const Bytes& data, int format, std::int32_t count, std::int32_t n, std::int32_t k) {
+    const FileFormat file = format_of(format);
+    if (count < 1 || n < 1 || n > INT32_MAX / count) throw std::invalid_argument("no such number of experts");
+    require(data, file, count * n, k);
+    const std::uint8_t* rows = data.data();
+    nb::gil_scoped_release released;
+    return machine_.add_experts(file, count, n, k, rows);
+  }
+
   std::int32_t add_vector(const Floats& data) { return machine_.weights().add_vector(data.data(), data.size()); }
 
   std::int32_t add_table(Bytes data, int format, std::int32_t rows, std::int32_t columns) {
@@ -147,6 +156,7 @@ class Module {
 void bind_building(nb::class_<Module>& cls) {
   cls.def("add_matrix", &Module::add_matrix, "data"_a, "format"_a, "n"_a, "k"_a)
       .def("add_vector", &Module::add_vector, "data"_a)
+      .def("add_experts", &Module::add_experts, "data"_a, "format"_a, "count"_a, "n"_a, "k"_a)
       .def("add_table", &Module::add_table, "data"_a, "format"_a, "rows"_a, "columns"_a)
       .def("add_rope", [](Module& m, std::vector<double> inv_freq, double factor) {
         return m.machine().add_rope(std::move(inv_freq), factor);
@@ -198,6 +208,16 @@ void bind_instructions(nb::class_<Module>& cls) {
                            int window, float soft_cap, int out) {
         m.emit(AttentionOp{q, k, v, heads, group, layer, rope, scale, window, soft_cap, out});
       }, "q"_a, "k"_a, "v"_a, "heads"_a, "group"_a, "layer"_a, "rope"_a, "scale"_a, "window"_a, "soft_cap"_a, "out"_a)
+      .def("moe", [](Module& m, int x, int scores, int width, int inner, int experts, int chosen, bool normalized,
+                     bool gelu_tanh, float scale, const std::vector<std::vector<int>>& weights, int rows,
+                     int rows_quantized, int hidden, int hidden_quantized, int out) {
+        if (chosen < 1 || chosen > experts) throw std::invalid_argument("a row cannot choose that many experts");
+        const auto part = [&](std::size_t i) { return ExpertWeights{weights.at(i).at(0), weights.at(i).at(1) != 0}; };
+        m.emit(MoeOp{x, scores, width, inner, experts, chosen, normalized,
+                     gelu_tanh ? Activation::kGeluTanh : Activation::kSilu, scale, part(0), part(1), part(2), rows,
+                     rows_quantized, hidden, hidden_quantized, out});
+      }, "x"_a, "scores"_a, "width"_a, "inner"_a, "experts"_a, "chosen"_a, "normalized"_a, "gelu_tanh"_a, "scale"_a,
+           "weights"_a, "rows"_a, "rows_quantized"_a, "hidden"_a, "hidden_quantized"_a, "out"_a)
       .def("add", [](Module& m, int a, int b, bool outputs, int width, int out) {
         m.emit(AddOp{a, b, rows_of(outputs), width, out});
       }, "a"_a, "b"_a, "outputs"_a, "width"_a, "out"_a)

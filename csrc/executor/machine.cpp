@@ -80,8 +80,13 @@ void Machine::finish() {
 }
 
 std::int32_t Machine::add_matrix(FileFormat format, std::int32_t n, std::int32_t k, const std::uint8_t* rows) {
+  return add_experts(format, 1, n, k, rows);
+}
+
+std::int32_t Machine::add_experts(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
+                                  const std::uint8_t* rows) {
   std::int32_t index = kNone;
-  start([&] { index = weights_.add_matrix(format, n, k, rows, pool_); });
+  start([&] { index = weights_.add_experts(format, count, n, k, rows, pool_); });
   finish();
   return index;
 }

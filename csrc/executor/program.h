@@ -76,6 +76,23 @@ struct AttentionOp {
   std::int32_t out;
 };
 
+struct ExpertWeights {
+  std::int32_t first;  // matrix of expert 0; the others follow
+  bool quantized;      // multiplies quantised rows
+};
+
+// Mixture of experts. The scratch slots have a row per token and chosen expert, `chosen` to each of the slot's rows.
+struct MoeOp {
+  std::int32_t x, scores, width, inner, experts, chosen;
+  bool normalized;
+  Activation activation;
+  float scale;
+  ExpertWeights gate, up, down;
+  std::int32_t rows, rows_quantized;      // scratch: inputs, later outputs, of `width`; quantised inputs or none
+  std::int32_t hidden, hidden_quantized;  // scratch: gate | up, each of `inner` padded; quantised products or none
+  std::int32_t out;
+};
+
 struct AddOp {
   std::int32_t a, b;
   RowsOf rows;
@@ -101,8 +118,8 @@ struct SelectOp {
 };
 
 using Instruction =
-    std::variant<EmbedOp, NormOp, GluOp, QuantizeOp, LinearOp, RopeOp, AttentionOp, AddOp, ScaleOp, SoftCapOp,
-                 SelectOp>;
+    std::variant<EmbedOp, NormOp, GluOp, QuantizeOp, LinearOp, RopeOp, AttentionOp, MoeOp, AddOp, ScaleOp,
+                 SoftCapOp, SelectOp>;
 
 struct Program {
   std::vector<Slot> slots;

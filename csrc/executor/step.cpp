@@ -4,23 +4,13 @@
 #include <cstring>
 
 #include "../kernels/embed.h"
+#include "step_rows.h"
 
 namespace tidemill {
 
 namespace {
 
-constexpr int kRegionChunks = 16;
 constexpr int kMaxDrawChunks = 4096;
-constexpr std::int64_t kChunkWork = 8192;  // values worth handing to another thread
-
-int chunks_for(std::int64_t work, std::int64_t parts) {
-  const std::int64_t wanted = std::clamp<std::int64_t>(work / kChunkWork, 1, kRegionChunks);
-  return static_cast<int>(std::min(wanted, parts));
-}
-
-std::int32_t part_begin(std::int32_t parts, int chunk, int chunks) {
-  return static_cast<std::int32_t>(std::int64_t{parts} * chunk / chunks);
-}
 
 // Panels [panel, panel + 1) of quantised rows as rows of their own: panels before it are full.
 QuantizedRows panel_view(const QuantizedRows& rows, std::int32_t panel) {
@@ -79,16 +69,6 @@ void StepRunner::prepare(const StepPlan& plan) {
   for (RopeTable& rope : ropes_) rope.grow(static_cast<std::int32_t>(longest));
   for (TaskList& list : task_lists_) list.rows.clear();
   if (draws_.size() < static_cast<std::size_t>(outputs_)) draws_.resize(static_cast<std::size_t>(outputs_));
-}
-
-// body(row, thread) for each row, shared out where there is enough work.
-template <class Body>
-void StepRunner::for_rows(std::int32_t rows, std::int32_t width, Body body) {
-  const int chunks = chunks_for(std::int64_t{rows} * width, rows);
-  pool_.run(chunks, [&](int chunk, int thread) {
-    const std::int32_t end = part_begin(rows, chunk + 1, chunks);
-    for (std::int32_t row = part_begin(rows, chunk, chunks); row < end; ++row) body(row, thread);
-  });
 }
 
 // compute(row, destination) for each row, into float rows, quantised rows, or both. For quantised rows alone the floats

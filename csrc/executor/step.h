@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "expert_groups.h"
 #include "isa.h"
 #include "plan.h"
 #include "pool.h"
@@ -52,6 +53,7 @@ class StepRunner {
   void execute(const LinearOp& op);
   void execute(const RopeOp& op);
   void execute(const AttentionOp& op);
+  void execute(const MoeOp& op);
   void execute(const AddOp& op);
   void execute(const ScaleOp& op);
   void execute(const SoftCapOp& op);
@@ -65,6 +67,12 @@ class StepRunner {
   template <class Compute>
   void emit_rows(RowsOf rows, std::int32_t width, std::int32_t out, std::int32_t out_quantized, Compute compute);
   void multiply(const LinearOp& op, const LinearPart& part, std::int32_t tile_begin, std::int32_t tile_end);
+  void choose_experts(const MoeOp& op);
+  void gather_rows(const MoeOp& op);
+  void gate_rows(const MoeOp& op);
+  void combine_rows(const MoeOp& op);
+  void multiply_experts(const ExpertProduct& product);
+  void multiply_expert(const ExpertProduct& product, const ExpertTask& task);
   AttentionCall attention_call(const AttentionOp& op) const;
   const TaskList& tasks_for(const AttentionOp& op);
   void build_tasks(TaskList& list, const AttentionOp& op) const;
@@ -98,6 +106,9 @@ class StepRunner {
   std::vector<OutputOf> output_of_;
   std::vector<TaskList> task_lists_;
   std::vector<Draw> draws_;
+  ExpertGroups groups_;
+  std::vector<ExpertTask> expert_tasks_;
+  std::vector<float> expert_shares_;  // one row of experts per thread
 };
 
 }  // namespace tidemill

@@ -24,6 +24,9 @@ class Weights {
   // Packs a matrix [n, k] from its file rows, tiles in parallel.
   std::int32_t add_matrix(FileFormat format, std::int32_t n, std::int32_t k, const std::uint8_t* rows,
                           ThreadPool& pool);
+  // Packs the matrices [n, k] of `count` experts, whose file rows follow each other: matrices first .. first + count - 1.
+  std::int32_t add_experts(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
+                           const std::uint8_t* rows, ThreadPool& pool);
   std::int32_t add_vector(const float* values, std::size_t count);
   // The bytes must outlive this object.
   std::int32_t add_table(FileFormat format, std::int32_t rows, std::int32_t columns, const std::uint8_t* data);

@@ -1,4 +1,4 @@
-// Row-wise kernels of one instruction set S (see simd.h): RMS norm, add, scale, soft cap.
+// Row-wise kernels of one instruction set S (see simd.h): RMS norm, softmax, add, scale, soft cap.
 #pragma once
 #include "simd.h"
 
@@ -15,6 +15,21 @@ void rms_norm(const float* x, const float* weight, float eps, std::int32_t n, fl
   simd::for_lanes(n, [&](int i, int lanes) {
     const auto scaled = S::mul(simd::load<S>(x + i, lanes), factor);
     simd::store<S>(out + i, S::mul(scaled, simd::load<S>(weight + i, lanes)), lanes);
+  });
+}
+
+template <class S>
+void softmax_row(const float* x, std::int32_t n, float* out) {
+  float peak = x[0];
+  for (std::int32_t i = 1; i < n; ++i) peak = x[i] > peak ? x[i] : peak;
+  simd::for_lanes(n, [&](int i, int lanes) {
+    simd::store<S>(out + i, simd::exp<S>(S::sub(simd::load<S>(x + i, lanes), S::set(peak))), lanes);
+  });
+  typename S::V total = S::zero();
+  simd::for_lanes(n, [&](int i, int lanes) { total = S::add(total, simd::load<S>(out + i, lanes)); });
+  const auto sum = S::set(S::sum(total));
+  simd::for_lanes(n, [&](int i, int lanes) {
+    simd::store<S>(out + i, S::div(simd::load<S>(out + i, lanes), sum), lanes);
   });
 }
 

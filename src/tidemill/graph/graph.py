@@ -23,6 +23,7 @@ __all__ = [
     "Graph",
     "KvGroup",
     "Linear",
+    "Moe",
     "Node",
     "RmsNorm",
     "Rope",
@@ -183,6 +184,38 @@ class Glu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """Mixture of experts (Shazeer et al., arXiv:1701.06538): each row goes through its ``top_k`` best experts only.
+
+    x [T, width], scores [T, experts] (the router's linear layer) -> [T, width]. Per row, with p = softmax(scores):
+
+        chosen = the top_k experts with the highest scores; of equal scores the one with the lower number
+        w[e]   = scale * p[e]                               or, if normalized, scale * p[e] / sum of p over chosen
+        out    = sum of w[e] * (activation(gate[e] x) * (up[e] x)) down[e] over chosen, in ascending order of e
+
+    The experts of one weight are stacked: gate and up [experts * inner, width], down [experts * width, inner], the
+    rows of one expert after another. No expert has a limit on its rows, so a row's result depends on that row alone.
+    """
+
+    x: Value
+    scores: Value
+    gate: str
+    up: str
+    down: str
+    inner: int
+    top_k: int
+    normalized: bool
+    activation: Literal["silu", "gelu_tanh"]
+    out: Value
+    scale: float = 1.0
+
+    @property
+    def experts(self) -> int:
+        """How many there are."""
+        return self.scores.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Add:
     """out = a + b, same shape."""
 
@@ -217,7 +250,7 @@ class SelectRows:
     out: Value
 
 
-Node = Embed | RmsNorm | Linear | Rope | Attention | Glu | Add | Scale | SoftCap | SelectRows
+Node = Embed | RmsNorm | Linear | Rope | Attention | Glu | Moe | Add | Scale | SoftCap | SelectRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

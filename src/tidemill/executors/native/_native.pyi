@@ -14,6 +14,9 @@ def supported_isas() -> list[str]:
 class Machine:
     def __init__(self, isa: str, threads: int, materialized: bool, row_variant: int) -> None: ...
     def add_matrix(self, data: npt.NDArray[np.uint8], format: int, n: int, k: int) -> int: ...  # noqa: A002
+    def add_experts(self, data: npt.NDArray[np.uint8], format: int, count: int, n: int, k: int) -> int:  # noqa: A002
+        """``count`` matrices one after another; the index of the first."""
+
     def add_vector(self, data: npt.NDArray[np.float32]) -> int: ...
     def add_table(self, data: npt.NDArray[np.uint8], format: int, rows: int, columns: int) -> int: ...  # noqa: A002
     def add_rope(self, inv_freq: list[float], factor: float) -> int: ...
@@ -59,6 +62,26 @@ class Machine:
         out: int,
     ) -> None:
         """``window`` and ``soft_cap``: 0 for none."""
+
+    def moe(
+        self,
+        x: int,
+        scores: int,
+        width: int,
+        inner: int,
+        experts: int,
+        chosen: int,
+        normalized: bool,
+        gelu_tanh: bool,
+        scale: float,
+        weights: Sequence[tuple[int, int]],
+        rows: int,
+        rows_quantized: int,
+        hidden: int,
+        hidden_quantized: int,
+        out: int,
+    ) -> None:
+        """``weights``: of gate, up and down the first expert's matrix, and 1 if it multiplies quantised rows."""
 
     def add(self, a: int, b: int, outputs: bool, width: int, out: int) -> None: ...
     def scale(self, x: int, factor: float, outputs: bool, width: int, out: int) -> None: ...

@@ -26,6 +26,7 @@ from tidemill.graph.graph import (
     Graph,
     KvGroup,
     Linear,
+    Moe,
     Node,
     RmsNorm,
     Rope,
@@ -34,6 +35,7 @@ from tidemill.graph.graph import (
     SelectRows,
     SoftCap,
     Value,
+    ValueId,
     inputs,
 )
 
@@ -98,6 +100,7 @@ class _Walk:
         self._store = store
         self._groups = groups
         self._fast = fast
+        self._scratches = 0
         # Values read as floats, and values read as 8-bit rows.
         self._as_floats = {graph.logits.id}
         self._as_bytes = set()
@@ -135,6 +138,8 @@ class _Walk:
                 step = self._rope(node)
             case Attention():
                 step = self._attention(node)
+            case Moe():
+                step = self._moe(node)
             case Add():
                 step = self._add(node)
             case Scale():
@@ -260,6 +265,46 @@ class _Walk:
             ),
         )
 
+    def _moe(self, node: Moe) -> _Step:
+        """Scratch lives in slots of their own for this step alone: per token, ``top_k`` rows one after another."""
+        names = (node.gate, node.up, node.down)
+        on_bytes = [self._on_bytes(name) for name in names]
+        weights = [
+            (self._store.experts(name, node.experts), int(quantized))
+            for name, quantized in zip(names, on_bytes, strict=True)
+        ]
+        x, scores, out = Buffer(value=node.x), Buffer(value=node.scores), Buffer(value=node.out)
+        rows = self._scratch(node.top_k * _padded(node.x.width))
+        rows_q = self._scratch(node.top_k * node.x.width, quantized=True) if any(on_bytes[:2]) else None
+        hidden = self._scratch(node.top_k * 2 * _padded(node.inner))
+        hidden_q = self._scratch(node.top_k * node.inner, quantized=True) if on_bytes[2] else None
+        return _Step(
+            reads=(x, scores),
+            writes=_present(out, rows, rows_q, hidden, hidden_q),
+            emit=lambda machine, slot: machine.moe(
+                slot(x),
+                slot(scores),
+                node.x.width,
+                node.inner,
+                node.experts,
+                node.top_k,
+                node.normalized,
+                node.activation == "gelu_tanh",
+                node.scale,
+                weights,
+                slot(rows),
+                slot(rows_q),
+                slot(hidden),
+                slot(hidden_q),
+                slot(out),
+            ),
+        )
+
+    def _scratch(self, width: int, *, quantized: bool = False) -> Buffer:
+        """A buffer that is no value of the graph."""
+        self._scratches += 1
+        return Buffer(value=Value(id=ValueId(-self._scratches), width=width), quantized=quantized)
+
     def _add(self, node: Add) -> _Step:
         a, b, out = Buffer(value=node.a), Buffer(value=node.b), Buffer(value=node.out)
         return _Step(
@@ -304,6 +349,11 @@ def _check_window(node: Attention, group: KvGroup) -> None:
             f"an attention layer looks back on {node.window or 'all'} tokens, and KV group {group.name} keeps "
             f"{group.window}"
         )
+
+
+def _padded(width: int) -> int:
+    """Floats from one row to the next: whole cache lines."""
+    return -(-width // 16) * 16
 
 
 def _outputs(value: Value) -> bool:

@@ -69,6 +69,17 @@ class WeightStore:
             self._matrices[name] = self._machine.add_matrix(tensor.data, _FILE_FORMAT[tensor.format], n, k)
         return self._matrices[name]
 
+    def experts(self, name: str, count: int) -> int:
+        """The packed matrix of the first of ``count`` stacked experts; the others follow."""
+        name = self._canonical(name)
+        if name not in self._matrices:
+            tensor = self._tensor(name, 2)
+            n, k = tensor.shape
+            self._matrices[name] = self._machine.add_experts(
+                tensor.data, _FILE_FORMAT[tensor.format], count, n // count, k
+            )
+        return self._matrices[name]
+
     def vector(self, name: str) -> int:
         """A norm weight or a bias, in float32."""
         name = self._canonical(name)

@@ -17,6 +17,7 @@ from tidemill.core.step import PlanRow, RowOutputs, StepPlan, StepResult
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.reference.attention import attend
 from tidemill.executors.reference.batch import Batch, checked
+from tidemill.executors.reference.experts import Experts
 from tidemill.executors.reference.kv import KvPool
 from tidemill.executors.reference.linear import Floats, Matrix
 from tidemill.executors.reference.operations import ACTIVATIONS, rms_norm, rope, soft_cap
@@ -29,6 +30,7 @@ from tidemill.graph.graph import (
     Glu,
     Graph,
     Linear,
+    Moe,
     Node,
     RmsNorm,
     Rope,
@@ -68,6 +70,7 @@ class ReferenceExecutor:
         self._clock = clock or SystemClock()
         self._tensors = {spec.name: _fitting(weights, spec) for spec in graph.weights}
         self._matrices: dict[str, Matrix] = {}
+        self._experts: dict[str, Experts] = {}
         self._pools: dict[str, KvPool] = {}
         self._plan: StepPlan | None = None
         self._last_reader = {value.id: node for node in graph.nodes for value in inputs(node)}
@@ -114,6 +117,7 @@ class ReferenceExecutor:
 
     def close(self) -> None:
         self._matrices.clear()
+        self._experts.clear()
         self._tensors.clear()
         self._pools.clear()
         self._plan = None
@@ -156,6 +160,8 @@ class ReferenceExecutor:
             case Glu():
                 gate, up = _operands(values, (node.gate, node.up), (node.out.width, node.out.width))
                 return ACTIVATIONS[node.activation](gate) * up
+            case Moe():
+                return self._moe(node).times(values[node.x.id], values[node.scores.id])
             case Add():
                 return values[node.a.id] + values[node.b.id]
             case Scale():
@@ -218,6 +224,12 @@ class ReferenceExecutor:
         if name not in self._matrices:
             self._matrices[name] = Matrix(self._tensor(name), self._numerics)
         return self._matrices[name]
+
+    def _moe(self, node: Moe) -> Experts:
+        if node.gate not in self._experts:
+            weights = (self._tensor(node.gate), self._tensor(node.up), self._tensor(node.down))
+            self._experts[node.gate] = Experts(node, weights, self._numerics)
+        return self._experts[node.gate]
 
     def _vector(self, name: str) -> Floats:
         return dequantize(self._tensor(name)).astype(np.float64)
