@@ -45,6 +45,13 @@ honoured as in transformers; llama.cpp leaves it out, so answers to prompts beyo
 
 transformers rounds Gemma's embedding scale, the square root of the width, to the type that the model runs in;
 activations here are float32, and it is not rounded."""
+_EXPERTS = """
+## Mixtures of experts
+
+A token goes through the experts with the highest router scores, of equal ones those with the lower numbers; no expert
+turns a token away, and what they say is added in the order of their numbers, so an answer does not depend on the tokens
+beside it. All experts are in memory, and a step reads those that its tokens choose. GGUF files do not say whether the
+weights of a token's experts sum to 1; as in llama.cpp, they do."""
 
 
 def _lines(note: str) -> Iterator[str]:
@@ -74,6 +81,7 @@ def _lines(note: str) -> Iterator[str]:
     kinds = ", ".join(f"`{kind}`" for kind in KINDS)
     yield f"Kinds of rope: {kinds}; of part of a head too (`partial_rotary_factor`)."
     yield _POSITIONS.lstrip()
+    yield _EXPERTS
 
 
 def _compared() -> dict[str, set[str]]:

@@ -27,7 +27,7 @@ import gguf
 import numpy as np
 import torch
 from generate_tiny_llama import DATA, END, START, VOCAB, in_pairs, insist, record, tokenizer, write_vocabulary
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -116,6 +116,18 @@ def granite(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     writer.add_embedding_scale(config.embedding_multiplier)
     writer.add_residual_scale(config.residual_multiplier)
     writer.add_logit_scale(config.logits_scaling)
+
+
+def mixtral(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+
+
+def qwen3_moe(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    head_sizes(writer, config)
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
 
 
 HEAD_DIM = 8
@@ -226,6 +238,40 @@ CASES = (
         paired=True,
     ),
     Case("olmo2", "olmo2", {"rope_parameters": THETA}, gguf=no_more),
+    Case(
+        "mixtral",
+        "mixtral",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "rope_parameters": THETA},
+        gguf=mixtral,
+        paired=True,
+    ),
+    Case(
+        "qwen3_moe",
+        "qwen3_moe",
+        {
+            "head_dim": 16,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+            "rope_parameters": THETA,
+        },
+        gguf=qwen3_moe,
+    ),
+    Case(
+        "qwen3_moe_sparse",
+        "qwen3_moe",
+        {
+            "num_hidden_layers": 4,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [1],
+            "rope_parameters": THETA,
+        },
+    ),
 )
 
 
@@ -257,7 +303,7 @@ def make(case: Case, seed: int, folder: Path) -> None:
     fill(model, rng, case)
     prompts = [rng.integers(0, END, length).tolist() for length in case.lengths]
     insist(case, model, prompts[-1])
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    state = published(model)
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
     save_file({name: tensor.half() for name, tensor in state.items()}, folder / "model.safetensors", {"format": "pt"})
@@ -272,6 +318,31 @@ def make(case: Case, seed: int, folder: Path) -> None:
     config.save_pretrained(folder)
     GenerationConfig(bos_token_id=START, eos_token_id=[END]).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer(), separators=(",", ":")) + "\n")
+
+
+def published(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The model's tensors; of a mixture as transformers writes them: each expert by itself, under the names of the
+    first release."""
+    state = model.state_dict()
+    if not any(".experts." in name for name in state):
+        return {name: tensor.contiguous() for name, tensor in state.items()}
+    with tempfile.TemporaryDirectory() as scratch:
+        model.save_pretrained(scratch)
+        return dict(sorted(load_file(Path(scratch) / "model.safetensors").items()))  # else in no fixed order
+
+
+def stacked(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The experts of a layer in one tensor, as llama.cpp's converter joins them."""
+    whole: dict[str, torch.Tensor] = {}
+    experts: dict[str, dict[int, torch.Tensor]] = {}
+    for name, tensor in state.items():
+        before, found, after = name.partition(".experts.")
+        if found:
+            number, _, rest = after.partition(".")
+            experts.setdefault(f"{before}.experts.{rest}", {})[int(number)] = tensor
+        else:
+            whole[name] = tensor
+    return whole | {name: torch.stack([parts[i] for i in range(len(parts))]) for name, parts in experts.items()}
 
 
 def fill(model: PreTrainedModel, rng: np.random.Generator, case: Case) -> None:
@@ -289,13 +360,13 @@ def fill(model: PreTrainedModel, rng: np.random.Generator, case: Case) -> None:
             elif "embed_tokens" in name or "lm_head" in name:
                 values *= 0.5
             else:
-                values *= gains(name, tensor.shape, case.sharpness)[:, None] / math.sqrt(tensor.shape[-1])
+                values *= gains(name, tensor.shape, case.sharpness) / math.sqrt(tensor.shape[-1])
             tensor.copy_(torch.from_numpy(values.astype(np.float16).astype(np.float32)))
 
 
 def gains(name: str, shape: tuple[int, ...], sharpness: float) -> np.ndarray:
     """Per row: those of queries and keys are larger."""
-    out = np.ones(shape[0])
+    out = np.ones((*shape[:-1], 1))
     if "q_proj" in name or "k_proj" in name:
         out[:] = sharpness
     elif "qkv_proj" in name:
@@ -314,7 +385,8 @@ def record_short(model: PreTrainedModel, prompt: np.ndarray) -> dict[str, np.nda
 
 def write_gguf(path: Path, case: Case, config: PretrainedConfig, state: dict[str, torch.Tensor]) -> None:
     """The checkpoint as llama.cpp's converter would write it."""
-    architecture = {"gemma3_text": "gemma3", "mistral": "llama"}.get(case.model_type, case.model_type)
+    renamed = {"gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
+    architecture = renamed.get(case.model_type, case.model_type)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -332,14 +404,14 @@ def write_gguf(path: Path, case: Case, config: PretrainedConfig, state: dict[str
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if case.paired else {}
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    for name, tensor in state.items():
+    for name, tensor in stacked(state).items():
         values = tensor.numpy()
         if (module := name.split(".")[-2]) in heads:
             values = in_pairs(values, heads[module])
         if whole_norms and name.endswith("norm.weight"):
             values = values + 1
         new_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        writer.add_tensor(new_name, np.ascontiguousarray(values, np.float16 if values.ndim == 2 else np.float32))
+        writer.add_tensor(new_name, np.ascontiguousarray(values, np.float32 if values.ndim == 1 else np.float16))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

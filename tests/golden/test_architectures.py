@@ -16,7 +16,7 @@ from tidemill.core.step import NO_BLOCK, PlanRow, RowOptions, SequenceId, StepPl
 from tidemill.executors.factory import make_executor
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
-from tidemill.graph.graph import Attention, Glu, Graph, Node, RmsNorm, Rope, RopeSpec, Scale, SoftCap
+from tidemill.graph.graph import Attention, Glu, Graph, Moe, Node, RmsNorm, Rope, RopeSpec, Scale, SoftCap
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.loading import load_model
 from tidemill.models.loading.stored import StoredWeights
@@ -24,8 +24,21 @@ from tidemill.models.model import Model
 from tidemill.models.registry import ARCHITECTURES
 
 DATA = Path(__file__).parent / "data"
-IN_GGUF = ("mistral", "qwen2", "qwen2_yarn", "qwen3", "gemma2", "gemma3", "phi3", "phi3_longrope", "granite", "olmo2")
-CASES = (*IN_GGUF, "mistral_window", "qwen2_window")
+IN_GGUF = (
+    "mistral",
+    "qwen2",
+    "qwen2_yarn",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "phi3_longrope",
+    "granite",
+    "olmo2",
+    "mixtral",
+    "qwen3_moe",
+)
+CASES = (*IN_GGUF, "mistral_window", "qwen2_window", "qwen3_moe_sparse")
 FILES = [(case, "") for case in CASES] + [(case, "model.gguf") for case in IN_GGUF]
 EXECUTORS = ("native", "reference")
 TOLERANCE = 1e-4
@@ -271,6 +284,32 @@ def no_growth(model: Model) -> Model:
     return with_ropes(model, lambda s: replace(s, attention_factor=1.0))
 
 
+def with_moe(model: Model, change: Callable[[Moe], Moe]) -> Model:
+    return with_nodes(model, lambda n: change(n) if isinstance(n, Moe) else n)
+
+
+def top_k_by(change: int) -> Callable[[Model], Model]:
+    return lambda model: with_moe(model, lambda n: replace(n, top_k=n.top_k + change))
+
+
+def normalized_the_other_way(model: Model) -> Model:
+    return with_moe(model, lambda n: replace(n, normalized=not n.normalized))
+
+
+def gate_for_up(model: Model) -> Model:
+    return with_moe(model, lambda n: replace(n, gate=n.up, up=n.gate))
+
+
+def experts_in_another_order(model: Model) -> Model:
+    """Each expert answers for the one before it."""
+    experts = next(node.experts for node in model.graph.nodes if isinstance(node, Moe))
+    return with_weight(model, ".experts.", lambda w: np.roll(w, len(w) // experts, axis=0))
+
+
+def best_experts_for_the_worst(model: Model) -> Model:
+    return with_weight(model, ".mlp.gate.", lambda w: -w)
+
+
 def no_biases(model: Model) -> Model:
     return with_weight(model, ".bias", np.zeros_like)
 
@@ -308,6 +347,18 @@ MISTAKES: dict[str, tuple[str, Callable[[Model], Model]]] = {
     "granite: logits scaling": ("granite", one_multiplier_gone(-1)),
     "granite: attention multiplier": ("granite", default_scale),
     "olmo2: norms of queries and keys by head": ("olmo2", norm_over_heads),
+    "mixtral: rope base": ("mixtral", lambda m: with_ropes(m, default_frequencies(600.0))),
+    "mixtral: experts in another order": ("mixtral", experts_in_another_order),
+    "mixtral: not renormalised": ("mixtral", normalized_the_other_way),
+    "mixtral: one expert more": ("mixtral", top_k_by(1)),
+    "mixtral: one expert fewer": ("mixtral", top_k_by(-1)),
+    "mixtral: gate and up exchanged": ("mixtral", gate_for_up),
+    "qwen3_moe: experts in another order": ("qwen3_moe", experts_in_another_order),
+    "qwen3_moe: not renormalised": ("qwen3_moe", normalized_the_other_way),
+    "qwen3_moe: one expert fewer": ("qwen3_moe", top_k_by(-1)),
+    "qwen3_moe: the worst experts": ("qwen3_moe", best_experts_for_the_worst),
+    "qwen3_moe: no norm of queries": ("qwen3_moe", no_query_norm),
+    "qwen3_moe: renormalised where it should not be": ("qwen3_moe_sparse", normalized_the_other_way),
 }
 
 

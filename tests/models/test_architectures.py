@@ -9,15 +9,16 @@ import pytest
 
 from tests.support.model_folder import CONFIG
 from tidemill.core.errors import ModelLoadError
-from tidemill.graph.graph import Attention, Graph, RmsNorm, Rope, Scale, SoftCap
+from tidemill.graph.graph import Attention, Graph, Moe, RmsNorm, Rope, Scale, SoftCap
 from tidemill.models.fields import Fields
 from tidemill.models.registry import ARCHITECTURES, build_graph
 
+COMMON = CONFIG | {"head_dim": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6}
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
 def graph_of(model_type: str, **changes: Any) -> Graph:
-    values = {name: value for name, value in (CONFIG | {"head_dim": 4} | changes).items() if value != "absent"}
+    values = {name: value for name, value in (COMMON | changes).items() if value != "absent"}
     return build_graph(Fields(values | {"model_type": model_type}, "config.json"))
 
 
@@ -150,6 +151,20 @@ def test_a_multiplier_of_one_adds_no_node() -> None:
     assert not [node for node in graph_of("granite").nodes if isinstance(node, Scale)]
 
 
+def test_layers_of_qwen3_moe_without_experts() -> None:
+    """Every second layer has experts, and of those not the ones listed."""
+    graph = graph_of("qwen3_moe", num_hidden_layers=6, decoder_sparse_step=2, mlp_only_layers=[3])
+    mixtures = [node for node in graph.nodes if isinstance(node, Moe)]
+    assert [node.gate.split(".")[2] for node in mixtures] == ["1", "5"]
+    assert {(node.experts, node.top_k, node.inner, node.normalized) for node in mixtures} == {(4, 2, 6, False)}
+    assert graph.spec(mixtures[0].down).shape == (4 * 8, 6)
+    assert graph.spec("model.layers.0.mlp.gate_proj.weight").shape == (12, 8)
+
+
+def test_the_default_rope_base_of_mixtral_is_a_million() -> None:
+    assert bases(graph_of("mixtral")) == [1_000_000]
+
+
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +184,9 @@ def test_a_multiplier_of_one_adds_no_node() -> None:
         ("gemma3_text", {"rope_parameters": {GLOBAL: {"rope_type": "x"}}}, "rope_parameters has type 'x'"),
         ("mistral", {"sliding_window": 0}, "sliding_window must be a whole number between 1"),
         ("granite", {"logits_scaling": 0}, "logits_scaling must be a finite number above 0, not 0"),
+        ("mixtral", {"num_experts": "absent"}, "num_local_experts is missing"),
+        ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok must be a whole number between 1 and 4, not 5"),
+        ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers must be a list of layers below 1, not [1]"),
         ("qwen2", {"use_sliding_window": True, "max_window_layers": "x"}, "max_window_layers must be a whole number"),
     ],
 )

@@ -1,7 +1,7 @@
 """Tests for each rule that keeps an answer independent of its neighbours (docs/architecture.md), on logits and draws.
 
-Each compares two ways to compute the same rows with ==, and breaks when the rule is broken in the kernels. Rules 6 and
-7 (mixture of experts, LoRA) have no operation yet.
+Each compares two ways to compute the same rows with ==, and breaks when the rule is broken in the kernels. Rule 7
+(LoRA) has no operation yet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.support.tiny import VOCAB, Rig, TinyModel, encode, request, run, tiny_model
+from tests.support.tiny import VARIANTS, VOCAB, Rig, TinyModel, encode, request, run, tiny_model
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.step import PenaltyCounts, PlanRow, RowOptions, SequenceId, StepPlan
 from tidemill.executors.native import _native
@@ -276,6 +276,47 @@ def test_rule_5_activations_are_rounded_per_token(format_: WeightFormat, isa: st
 def draws(executor: Executor, *rows: PlanRow) -> list[tuple[int, ...]]:
     executor.submit(StepPlan(step=0, rows=rows))
     return [outputs.tokens for outputs in executor.collect().rows]
+
+
+MIXTURE = {**VARIANTS["mixtral"], "num_hidden_layers": 1}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_rule_6_ties_go_to_the_lowest_expert(isa: str) -> None:
+    """A router of zeros: all six experts tie, the first two are taken, so what the other four hold does not matter."""
+    model = tiny_model(WeightFormat.F32, **MIXTURE)
+
+    def without(experts: range, name: str, values: Values) -> Values:
+        if "mlp.gate." in name:
+            return np.zeros_like(values)
+        stacks = values.reshape(6, -1, values.shape[-1]).copy() if "experts.down" in name else None
+        if stacks is None:
+            return values
+        stacks[list(experts)] = 0.0
+        return stacks.reshape(values.shape)
+
+    tied, first_two, others = (
+        changed(model, partial(without, experts)) for experts in (range(0), range(2, 6), range(2))
+    )
+    found = logits_of_each([tied, first_two, others], isa)
+    assert same(found[0], found[1])
+    assert not same(found[0], found[2])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+@pytest.mark.parametrize("format_", FORMATS)
+def test_rule_6_an_expert_takes_every_row_that_chooses_it(format_: WeightFormat, numerics: str, isa: str) -> None:
+    """Forty sequences of one token all choose the same experts, among others that choose otherwise: none is dropped,
+    and each has the bits it has alone."""
+    config = ExecutorConfig(threads=2, numerics=numerics, isa=isa)  # type: ignore[arg-type]
+    executor = Rig(model=tiny_model(format_, **MIXTURE), executor=config).make_executor()
+    tokens = [7] * 40 + prompt(13)
+    together = logits(executor, *(row([token], blocks=[block]) for block, token in enumerate(tokens)))
+    alone = [logits(executor, row([token], blocks=[60]))[0] for token in tokens[39:]]
+    executor.close()
+    assert all(same(one, together[0]) for one in together[:40])
+    assert all(same(one, other) for one, other in zip(together[39:], alone, strict=True))
 
 
 def test_rule_8_noise_depends_on_seed_choice_and_position_only() -> None:

@@ -41,9 +41,15 @@ CONFIG: Mapping[str, object] = {
     "rope_theta": 10000.0,
     "max_position_embeddings": 1024,
     "tie_word_embeddings": True,
+    "moe_intermediate_size": 64,
 }
 # Rows of whole blocks for the formats with blocks of 256 values.
-WIDE: Mapping[str, object] = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 48}
+WIDE: Mapping[str, object] = {
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 256,
+    "num_attention_heads": 48,
+}
 GEMMA: Mapping[str, object] = {
     "model_type": "gemma3_text",
     "num_hidden_layers": 3,
@@ -74,6 +80,7 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
     },
     "llama": {},
     "mistral": {"model_type": "mistral", "sliding_window": 33},
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 6, "num_experts_per_tok": 2},
     "olmo2": {"model_type": "olmo2"},
     "phi3": {
         "model_type": "phi3",
@@ -91,6 +98,12 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
     "qwen3": {
         "model_type": "qwen3",
         "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+    },
+    "qwen3_moe": {
+        "model_type": "qwen3_moe",
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": True,
     },
 }
 """Fields that make of CONFIG a model of each architecture, with what it has beyond the others."""

@@ -10,6 +10,7 @@ from tidemill.graph.graph import (
     Graph,
     KvGroup,
     Linear,
+    Moe,
     Node,
     RmsNorm,
     Rope,
@@ -49,7 +50,7 @@ class GraphBuilder:
         """Make a name stand for a weight that is declared."""
         self._aliases[name] = target
 
-    def add(self, node: Embed | Rope | Attention | Glu | Scale | SoftCap) -> Value:
+    def add(self, node: Embed | Rope | Attention | Glu | Moe | Scale | SoftCap) -> Value:
         """Append a node and return what it writes."""
         self._nodes.append(node)
         return node.out

@@ -7,15 +7,25 @@ Weight names are those of Hugging Face checkpoints.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from tidemill.graph.graph import Attention, Embed, Glu, Graph, Rope, RopeSpec, Scale, SoftCap, Value
+from tidemill.graph.graph import Attention, Embed, Glu, Graph, Moe, Rope, RopeSpec, Scale, SoftCap, Value
 from tidemill.models.builder import GraphBuilder
 from tidemill.models.fields import Fields
 
-__all__ = ["AttentionKind", "Decoder", "Sizes", "local_layers", "pre_norm_graph", "upper_window_layers", "window_of"]
+__all__ = [
+    "AttentionKind",
+    "Decoder",
+    "ExpertKind",
+    "Sizes",
+    "expert_count",
+    "local_layers",
+    "pre_norm_graph",
+    "upper_window_layers",
+    "window_of",
+]
 
 _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
@@ -90,6 +100,35 @@ class AttentionKind:
         return "full" if self.window is None else "window"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertKind:
+    """How the layers that are mixtures of experts work."""
+
+    experts: int
+    top_k: int
+    width: int
+    """Of one expert."""
+    normalized: bool
+    """The weights of a token's experts sum to 1."""
+    dense: Collection[int] = ()
+    """Layers that have one feed-forward part instead."""
+
+    @classmethod
+    def read(cls, fields: Fields, *, width: str, normalized: bool, dense: Collection[int] = ()) -> Self:
+        """From a configuration; ``width`` is the field that has the width of an expert.
+
+        Raises ModelLoadError naming the field at fault.
+        """
+        experts = expert_count(fields)
+        return cls(
+            experts=experts,
+            top_k=fields.integer("num_experts_per_tok", high=experts),
+            width=fields.integer(width),
+            normalized=normalized,
+            dense=dense,
+        )
+
+
 class Decoder:
     """A graph under construction."""
 
@@ -154,6 +193,25 @@ class Decoder:
         gated = g.add(Glu(gate=gate, up=up, activation=self.sizes.activation, out=g.value(width)))
         return g.linear(gated, f"{at}.mlp.down_proj", self.sizes.hidden, bias=bias)
 
+    def experts(self, x: Value, at: str, kind: ExpertKind) -> Value:
+        """The mixture of experts of the layer called ``at``: the router ``mlp.gate`` and stacked ``mlp.experts.*``."""
+        g, hidden, stack = self._g, self.sizes.hidden, f"{at}.mlp.experts"
+        scores = g.linear(x, f"{at}.mlp.gate", kind.experts)
+        return g.add(
+            Moe(
+                x=x,
+                scores=scores,
+                gate=g.weight(f"{stack}.gate_proj.weight", kind.experts * kind.width, hidden),
+                up=g.weight(f"{stack}.up_proj.weight", kind.experts * kind.width, hidden),
+                down=g.weight(f"{stack}.down_proj.weight", kind.experts * hidden, kind.width),
+                inner=kind.width,
+                top_k=kind.top_k,
+                normalized=kind.normalized,
+                activation=self.sizes.activation,
+                out=g.value(hidden),
+            )
+        )
+
     def logits(self, x: Value, *, tied: bool) -> Value:
         """Last norm and head, of the rows that are drawn from."""
         x = self.norm(self._g.select_rows(x), "model.norm")
@@ -174,10 +232,17 @@ class Decoder:
         return g.add(Rope(x=x, heads=heads, head_dim=head_dim, rope=kind.rope, out=g.value(x.width)))
 
 
-def pre_norm_graph(sizes: Sizes, kinds: Sequence[AttentionKind], *, tied: bool, bias: bool = False) -> Graph:
+def pre_norm_graph(
+    sizes: Sizes,
+    kinds: Sequence[AttentionKind],
+    *,
+    tied: bool,
+    bias: bool = False,
+    experts: ExpertKind | None = None,
+) -> Graph:
     """The plain decoder: in each layer x + attention(norm(x)), then x + feed_forward(norm(x)), as in Llama.
 
-    ``kinds`` has one entry per layer; ``bias`` is that of the feed-forward layers.
+    ``kinds`` has one entry per layer; ``bias`` is that of the feed-forward layers, which ``experts`` take the place of.
     """
     decoder = Decoder(sizes)
     x = decoder.embed()
@@ -185,8 +250,17 @@ def pre_norm_graph(sizes: Sizes, kinds: Sequence[AttentionKind], *, tied: bool, 
         at = f"model.layers.{layer}"
         x = decoder.plus(x, decoder.attention(decoder.norm(x, f"{at}.input_layernorm"), at, kind))
         normed = decoder.norm(x, f"{at}.post_attention_layernorm")
-        x = decoder.plus(x, decoder.feed_forward(normed, at, bias=bias))
+        if experts is None or layer in experts.dense:
+            x = decoder.plus(x, decoder.feed_forward(normed, at, bias=bias))
+        else:
+            x = decoder.plus(x, decoder.experts(normed, at, experts))
     return decoder.finish(decoder.logits(x, tied=tied))
+
+
+def expert_count(fields: Fields) -> int:
+    """How many experts a layer has: both names are in use, whatever the architecture."""
+    name = "num_experts" if "num_experts" in fields else "num_local_experts"
+    return fields.integer(name, high=65_536)
 
 
 def window_of(fields: Fields, default: int | None = None) -> int | None:

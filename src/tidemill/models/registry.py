@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidemill.core.errors import ModelLoadError
 from tidemill.graph.graph import Graph
-from tidemill.models import gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen2, qwen3
+from tidemill.models import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
 from tidemill.models.fields import Fields
 
 __all__ = ["ARCHITECTURES", "Architecture", "build_graph"]
@@ -50,6 +50,11 @@ ARCHITECTURES = {
         models="Mistral 7B, NeMo, Small",
         special="in old versions all layers local",
     ),
+    "mixtral": Architecture(
+        build=mixtral.build,
+        models="Mixtral 8x7B, 8x22B",
+        special="mixture of experts",
+    ),
     "olmo2": Architecture(
         build=olmo2.build,
         models="OLMo 2",
@@ -69,6 +74,11 @@ ARCHITECTURES = {
         build=qwen3.build,
         models="Qwen3 (dense)",
         special="norms of queries and keys; upper layers may be local",
+    ),
+    "qwen3_moe": Architecture(
+        build=qwen3_moe.build,
+        models="Qwen3 (30B-A3B, 235B-A22B)",
+        special="mixture of experts; norms of queries and keys",
     ),
 }
 

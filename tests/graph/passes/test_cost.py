@@ -12,6 +12,7 @@ from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Add, Attention, Graph, Scale, ValueId
 from tidemill.graph.passes.cost import (
     RowShape,
+    StepCost,
     kv_bytes_per_token,
     score_matrix_bytes,
     step_cost,
@@ -186,3 +187,28 @@ def test_each_group_is_read_as_far_as_its_window() -> None:
     assert cost.kv_read_bytes == (10 + 4) * 2 * 4 * 2
     assert cost.kv_write_bytes == plain.kv_write_bytes == 2 * 2 * 4 * 2
     assert plain.flops - cost.flops == 2 * 2 * 6 * 8
+
+
+MIXTURE = {"model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 2}
+
+
+def test_a_mixture_computes_with_the_chosen_experts_and_reads_those_touched() -> None:
+    """Each of 5 experts has 3 x 8 x 12 = 288 values, the router 40, attention 192, the tied head 64. One token computes
+    with 2 experts and reads 2; two read 5 x (1 - 0.6^2) = 3.2 on average; a thousand read all 5."""
+    graph = llama(**MIXTURE)
+    assert weight_bytes(graph, formats(graph)) == 4 * (64 + 3 * 8 + 192 + 40 + 5 * 288)
+
+    def cost(tokens: int) -> StepCost:
+        return step_cost(graph, formats(graph), rows=[RowShape(start=0, tokens=tokens)], kv_element_bytes=2)
+
+    dense = 192 + 40 + 64
+    assert cost(1).flops == 2 * (dense + 2 * 288) + 2 * 2 * 8
+    assert cost(1).weight_bytes == 4 * (8 + 3 * 8 + dense + 2 * 288)
+    assert cost(2).weight_bytes == round(4 * (2 * 8 + 3 * 8 + dense + 3.2 * 288))
+    assert cost(1000).weight_bytes == 4 * (1000 * 8 + 3 * 8 + dense + 5 * 288)
+
+
+def test_workspace_of_a_mixture_has_its_rows() -> None:
+    """Beside x, its norm, the scores of 5 experts and the output: per chosen expert a row of 8, gate and up of 12."""
+    graph = fuse(llama(**MIXTURE))
+    assert workspace_bytes(graph, 10, 0) == 10 * 4 * (8 + 8 + 5 + 8 + 2 * (8 + 24))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.model_folder import LAYER, SHAPES, safetensors_bytes, write_folder, zeros
 from tidemill.core.config import ModelConfig
 from tidemill.core.errors import ModelLoadError
-from tidemill.graph.formats import WeightFormat
+from tidemill.graph.formats import WeightFormat, dequantize
 from tidemill.models.loading import load_model
 from tidemill.models.model import Model
 
@@ -132,6 +132,48 @@ def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:
 def test_a_quantised_checkpoint_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, config={"quantization_config": {"quant_method": "gptq"}})
     assert "quantization_config" in refusal(folder)
+
+
+# --- experts ------------------------------------------------------------------------------------------------------
+
+EXPERTS = {"w1": (12, 8), "w3": (12, 8), "w2": (8, 12)}
+
+
+def mixture(folder: Path, *, without: str = "", **tensors: Any) -> Path:
+    """A Mixtral of three experts, whose values are their numbers plus 10, 20, 30 for w1, w2, w3."""
+    mixed = {
+        f"{LAYER}.block_sparse_moe.experts.{expert}.{name}.weight": filled(shape, expert + 10 * int(name[1]))
+        for expert in (2, 0, 1)
+        for name, shape in EXPERTS.items()
+    }
+    mixed[f"{LAYER}.block_sparse_moe.gate.weight"] = filled((3, 8), 7)
+    mixed |= {f"{LAYER}.block_sparse_moe.experts.{name.replace('__', '.')}.weight": t for name, t in tensors.items()}
+    mixed.pop(f"{LAYER}.block_sparse_moe.experts.{without}.weight", None)
+    dense = {name: zeros(shape) for name, shape in SHAPES.items() if ".mlp." not in name}
+    folder.mkdir(exist_ok=True)
+    write_folder(folder, config={"model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 2})
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(dense | mixed))
+    return folder
+
+
+def test_experts_are_stacked_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    weights = load(mixture(tmp_path)).weights
+    for name, first, rows in (("gate_proj", 10, 12), ("up_proj", 30, 12), ("down_proj", 20, 8)):
+        values = dequantize(weights[f"{LAYER}.mlp.experts.{name}.weight"])
+        assert values.shape == (3 * rows, 20 - rows)
+        assert values[::rows, 0].tolist() == [first, first + 1, first + 2]
+        assert (values == np.repeat(values[::rows], rows, axis=0)).all()
+    assert (dequantize(weights[f"{LAYER}.mlp.gate.weight"]) == 7).all()
+
+
+def test_an_expert_that_is_missing_or_too_many_or_unlike_the_others_is_named(tmp_path: Path) -> None:
+    stack = f"{LAYER}.mlp.experts.up_proj.weight"
+    assert f"{stack}: expert 1 of 3 is missing" in refusal(mixture(tmp_path / "a", without="1.w3"))
+    extra = refusal(mixture(tmp_path / "b", **{"3__w3": filled((12, 8), 1)}))
+    assert f"tensor {LAYER}.block_sparse_moe.experts.3.w3.weight [12, 8] F32 is not part of this architecture" in extra
+    unlike = refusal(mixture(tmp_path / "c", **{"2__w3": zeros((12, 8), "F16")}))
+    assert "experts.2.w3.weight [12, 8] F16 is not like" in unlike
+    assert "experts of a layer have one shape and type" in unlike
 
 
 # --- damaged files ------------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def test_values_per_layer_that_are_all_alike_are_one_value(tmp_path: Path) -> No
         ),
         ({"llama__rope__dimension_count": 2}, "llama.rope.dimension_count is 2, but a head has 4 dimensions"),
         ({"llama__attention__value_length": 6}, "llama.attention.value_length is 6, but a head has 4 dimensions"),
-        ({"llama__expert_count": 8}, "llama.expert_count is 8: this build does not know this key"),
+        ({"llama__expert_shared_count": 8}, "llama.expert_shared_count is 8: this build does not know this key"),
         ({"llama__attention__head_count_kv": [1, 2]}, "llama.attention.head_count_kv differs from layer to layer"),
         ({"llama__vocab_size": 9}, "tensor token_embd.weight [8, 8] f32 has the wrong shape; expected [9, 8]"),
     ],
@@ -146,7 +146,7 @@ def test_what_cannot_be_honoured_is_named(tmp_path: Path, changes: dict[str, Any
 
 
 def test_keys_that_say_nothing_are_passed_over(tmp_path: Path) -> None:
-    assert load(tmp_path, llama__expert_count=0, general__author="someone").name == "tiny"
+    assert load(tmp_path, llama__expert_shared_count=0, general__author="someone").name == "tiny"
 
 
 def test_tensors_that_are_missing_unknown_or_of_an_unread_type_are_named(tmp_path: Path) -> None:

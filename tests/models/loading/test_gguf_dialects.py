@@ -69,6 +69,22 @@ def test_gemma_3_may_say_which_layers_are_local(tmp_path: Path) -> None:
     assert each.values["layer_types"] == ["sliding_attention", "full_attention"]
 
 
+def test_llama_with_experts_is_mixtral(tmp_path: Path) -> None:
+    """Without a rope base it has llama.cpp's default, not that of Mixtral's configuration."""
+    fields = read(tmp_path, "llama", expert_count=8, expert_used_count=2)
+    assert fields.text("model_type") == "mixtral"
+    assert (fields.integer("num_local_experts"), fields.integer("num_experts_per_tok")) == (8, 2)
+    assert fields.number("rope_theta") == 10000.0
+    assert read(tmp_path, "llama", expert_count=8, rope__freq_base=1e6).number("rope_theta") == 1e6
+    assert read(tmp_path, "llama", expert_count=0, expert_used_count=0).text("model_type") == "llama"
+
+
+def test_the_weights_of_qwen3moe_sum_to_one_in_every_file(tmp_path: Path) -> None:
+    fields = read(tmp_path, "qwen3moe", expert_count=8, expert_used_count=2, expert_feed_forward_length=4)
+    assert fields.flag("norm_topk_prob", False)
+    assert (fields.integer("num_experts"), fields.integer("moe_intermediate_size")) == (8, 4)
+
+
 def test_a_cap_of_zero_is_none(tmp_path: Path) -> None:
     fields = read(tmp_path, "gemma3", final_logit_softcapping=0.0, rope__freq_base_swa=500.0)
     assert fields.optional_number("final_logit_softcapping", 30.0) is None
@@ -123,6 +139,13 @@ def test_longrope_comes_as_tensors(tmp_path: Path) -> None:
     ("architecture", "keys", "reason"),
     [
         ("olmo2", {"attention__sliding_window": 16}, "olmo2.attention.sliding_window is 16: this build does not know"),
+        ("qwen3moe", {"expert_count": 8, "expert_used_count": 2}, "qwen3moe.expert_feed_forward_length is missing"),
+        (
+            "qwen3moe",
+            {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 4, "expert_weights_scale": 2.5},
+            "qwen3moe.expert_weights_scale is 2.5: this build does not know this key",
+        ),
+        ("llama", {"expert_shared_count": 1}, "llama.expert_shared_count is 1: this build does not know this key"),
         ("qwen3", {"expert_count": 8}, "qwen3.expert_count is 8: this build does not know this key"),
         ("gemma2", {"attention__scale": 0.5}, "gemma2.attention.scale is 0.5: this build does not know this key"),
         (

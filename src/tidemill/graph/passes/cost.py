@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemill.graph.formats import WeightFormat
-from tidemill.graph.graph import Attention, Embed, Graph, Linear, Node, RmsNorm, Rows, TensorSpec, Value, inputs
+from tidemill.graph.graph import Attention, Embed, Graph, Linear, Moe, Node, RmsNorm, Rows, TensorSpec, Value, inputs
 
 __all__ = [
     "RowShape",
@@ -54,9 +54,10 @@ class StepCost:
     """Arithmetic and memory traffic of one step."""
 
     flops: int
-    """A multiplication and an addition each, of linear layers and attention; the rest does not weigh."""
+    """A multiplication and an addition each, of linear layers, chosen experts and attention; all else is small."""
     weight_bytes: int
-    """Weights read once each, in the bytes of their file format (of the embedding: the rows looked up)."""
+    """Weights read once each, in the bytes of their file format (of the embedding: the rows looked up; of experts: as
+    many as the tokens touch on average, if each chooses evenly and by itself)."""
     kv_read_bytes: int
     """K and V of every position looked at, once per row of the step."""
     kv_write_bytes: int
@@ -100,7 +101,7 @@ def workspace_bytes(graph: Graph, max_tokens: int, max_outputs: int) -> int:
     live = peak = 0
     for index, node in enumerate(graph.nodes):
         live += _bytes(node.out, counts)
-        peak = max(peak, live)
+        peak = max(peak, live + _expert_rows_bytes(node, counts))
         live -= sum(_bytes(value, counts) for value in set(inputs(node)) if last_reader[value.id] == index)
     return peak
 
@@ -115,6 +116,8 @@ def score_matrix_bytes(graph: Graph, max_tokens: int, max_positions: int) -> int
 def _flops(graph: Graph, node: Node, counts: Mapping[Rows, int], rows: Sequence[RowShape]) -> int:
     if isinstance(node, Linear):
         return sum(2 * counts[node.out.rows] * math.prod(graph.spec(name).shape) for name in node.weights)
+    if isinstance(node, Moe):
+        return 2 * counts[node.out.rows] * node.top_k * 3 * node.inner * node.x.width
     if isinstance(node, Attention):
         attended = sum(row.attended(node.window) for row in rows)
         return 2 * 2 * attended * node.heads * node.head_dim  # scores, then the weighted sum of V
@@ -126,12 +129,22 @@ def _weight_traffic(graph: Graph, node: Node, formats: Mapping[str, WeightFormat
     if isinstance(node, Embed):
         spec = graph.spec(node.weight)
         return count * formats[spec.name].row_bytes(spec.shape[-1])
+    if isinstance(node, Moe):
+        whole = sum(_tensor_bytes(graph.spec(name), formats) for name in (node.gate, node.up, node.down))
+        return round(whole * (1 - (1 - node.top_k / node.experts) ** count))
     names: tuple[str | None, ...] = ()
     if isinstance(node, RmsNorm):
         names = (node.weight,)
     elif isinstance(node, Linear):
         names = (*node.weights, *node.biases)
     return sum(_tensor_bytes(graph.spec(name), formats) for name in names if name and count)
+
+
+def _expert_rows_bytes(node: Node, counts: Mapping[Rows, int]) -> int:
+    """What a mixture of experts keeps while it works: per token and chosen expert the input or output, gate and up."""
+    if not isinstance(node, Moe):
+        return 0
+    return _FLOAT * counts[node.out.rows] * node.top_k * (node.x.width + 2 * node.inner)
 
 
 def _tensor_bytes(spec: TensorSpec, formats: Mapping[str, WeightFormat]) -> int:

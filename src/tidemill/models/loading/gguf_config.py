@@ -63,6 +63,13 @@ _COMMON_MODULES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+}
+# Three dimensions in the file: experts, rows, columns. The graph has the rows of all experts one after another.
+_STACKED_MODULES = {
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
 }
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -126,7 +133,7 @@ def config(file: GgufFile, architecture: str, dialect: Dialect) -> Fields:
 
 def tensors(file: GgufFile, fields: Fields, dialect: Dialect) -> dict[str, StoredTensor]:
     """The tensors under Hugging Face's names; those that have none keep their own, and are refused as unknown."""
-    modules = {**_COMMON_MODULES, **dialect.modules}
+    modules = {**_COMMON_MODULES, **_STACKED_MODULES, **dialect.modules}
     heads = {}
     if dialect.paired:
         heads["attn_q"] = fields.integer("num_attention_heads")
@@ -140,7 +147,10 @@ def tensors(file: GgufFile, fields: Fields, dialect: Dialect) -> dict[str, Store
             named[_TOP.get(name, name)] = tensor
         else:
             canonical = f"model.layers.{int(match[1])}.{modules[match[2]]}.{match[3]}"
-            named[canonical] = replace(tensor, heads=heads.get(match[2], 0))
+            shape = tensor.shape
+            if match[2] in _STACKED_MODULES and len(shape) == 3:
+                shape = (shape[0] * shape[1], shape[2])
+            named[canonical] = replace(tensor, shape=shape, heads=heads.get(match[2], 0))
     return named
 
 

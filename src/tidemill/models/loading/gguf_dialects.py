@@ -9,6 +9,7 @@ import numpy as np
 
 from tidemill.models.fields import Fields
 from tidemill.models.loading.gguf_config import Dialect, Values
+from tidemill.models.rope import DEFAULT_THETA
 
 __all__ = ["DIALECTS"]
 
@@ -22,6 +23,7 @@ _CAPS = {
     "final_logit_softcapping": "final_logit_softcapping",
 }
 _WINDOW = {"attention.sliding_window": "sliding_window"}
+_EXPERTS_USED = {"expert_used_count": "num_experts_per_tok"}
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 
 
@@ -55,6 +57,18 @@ def _granite(keys: Fields, _values: Values) -> Values:
     return {}
 
 
+def _llama(_keys: Fields, values: Values) -> Values:
+    """Mixtral's files are Llama's with experts; a file without a rope base has llama.cpp's own."""
+    if values.get("num_local_experts") is None:
+        return {}
+    return {"model_type": "mixtral", "rope_theta": values.get("rope_theta", DEFAULT_THETA)}
+
+
+def _qwen3moe(_keys: Fields, _values: Values) -> Values:
+    """llama.cpp makes the weights of a token's experts sum to 1 in every file, and has no dense layers among them."""
+    return {"norm_topk_prob": True}
+
+
 DIALECTS = {
     "gemma2": Dialect(model_type="gemma2", keys=_CAPS | _WINDOW, modules=_NORMS_ON_BOTH_SIDES, derived=_gemma2),
     "gemma3": Dialect(
@@ -76,7 +90,9 @@ DIALECTS = {
         required=frozenset({"attention.scale", "embedding_scale", "logit_scale", "residual_scale"}),
         derived=_granite,
     ),
-    "llama": Dialect(model_type="llama", paired=True),
+    "llama": Dialect(
+        model_type="llama", paired=True, keys={"expert_count": "num_local_experts"} | _EXPERTS_USED, derived=_llama
+    ),
     "olmo2": Dialect(
         model_type="olmo2",
         modules={
@@ -91,4 +107,10 @@ DIALECTS = {
     ),
     "qwen2": Dialect(model_type="qwen2"),
     "qwen3": Dialect(model_type="qwen3"),
+    "qwen3moe": Dialect(
+        model_type="qwen3_moe",
+        keys={"expert_count": "num_experts", "expert_feed_forward_length": "moe_intermediate_size"} | _EXPERTS_USED,
+        required=frozenset({"expert_count", "expert_used_count", "expert_feed_forward_length"}),
+        derived=_qwen3moe,
+    ),
 }

@@ -19,7 +19,7 @@ from tidemill.models.loading.gguf import GgufFile
 from tidemill.models.loading.gguf_dialects import DIALECTS
 from tidemill.models.loading.gguf_text import gguf_text_source
 from tidemill.models.loading.json_file import read_json
-from tidemill.models.loading.rearrange import split_merged, with_norm_offset
+from tidemill.models.loading.rearrange import split_merged, stack_experts, with_norm_offset
 from tidemill.models.loading.resolve import ModelFiles, resolve
 from tidemill.models.loading.safetensors import read_checkpoint
 from tidemill.models.loading.split import read_gguf
@@ -97,7 +97,7 @@ def _folder_parts(folder: Path) -> tuple[Fields, Mapping[str, StoredTensor]]:
         else:
             values = values | {"tie_word_embeddings": False}
     fields = Fields(values, str(path))
-    return fields, with_norm_offset(fields, stored)
+    return fields, stack_experts(fields, with_norm_offset(fields, stored))
 
 
 def _same(one: StoredTensor, other: StoredTensor | None) -> bool:

@@ -6,14 +6,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tidemill.models.decoder import Sizes
+from tidemill.core.errors import ModelLoadError
+from tidemill.models.decoder import Sizes, expert_count
 from tidemill.models.fields import Fields
 from tidemill.models.loading.stored import StoredTensor
 
-__all__ = ["split_merged", "with_norm_offset"]
+__all__ = ["split_merged", "stack_experts", "with_norm_offset"]
 
 _GEMMAS = {"gemma2", "gemma3_text"}
 _NORM = re.compile(r"(.*norm)\.weight")
+_MIXTURES = {"mixtral", "qwen3_moe"}
+_EXPERT = re.compile(r"(model\.layers\.\d+)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.weight")
+_PROJECTIONS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 _MERGED = re.compile(r"(model\.layers\.\d+)\.(self_attn\.qkv_proj|mlp\.gate_up_proj)\.weight")
 
 
@@ -48,3 +52,37 @@ def split_merged(fields: Fields, stored: Mapping[str, StoredTensor]) -> dict[str
         pieces = tensor.split_rows(tuple(parts[match[2]].values()))
         split |= {f"{at}.{part}.weight": piece for part, piece in zip(parts[match[2]], pieces, strict=True)}
     return split
+
+
+def stack_experts(fields: Fields, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Checkpoints hold each expert by itself; the graph has the rows of all experts one after another.
+
+    Mixtral's own names: block_sparse_moe for mlp, w1 for gate, w3 for up, w2 for down. Nothing is copied here. Raises
+    ModelLoadError for an expert that is missing or unlike the first.
+    """
+    if fields.text("model_type") not in _MIXTURES:
+        return dict(stored)
+    count = expert_count(fields)
+    whole: dict[str, StoredTensor] = {}
+    parts: dict[str, dict[int, StoredTensor]] = {}
+    for name, tensor in stored.items():
+        match = _EXPERT.fullmatch(name)
+        if match is None or int(match[2]) >= count:
+            whole[name.replace(".block_sparse_moe.gate.", ".mlp.gate.")] = tensor
+        else:
+            stack = f"{match[1]}.mlp.experts.{_PROJECTIONS.get(match[3], match[3])}.weight"
+            parts.setdefault(stack, {})[int(match[2])] = tensor
+    return whole | {stack: _stacked(fields, stack, count, experts) for stack, experts in parts.items()}
+
+
+def _stacked(fields: Fields, stack: str, count: int, experts: Mapping[int, StoredTensor]) -> StoredTensor:
+    missing = next((expert for expert in range(count) if expert not in experts), None)
+    if missing is not None:
+        raise ModelLoadError(f"{fields.where}: {stack}: expert {missing} of {count} is missing")
+    first = experts[0]
+    for tensor in experts.values():
+        if (tensor.shape, tensor.format) != (first.shape, first.format) or len(tensor.shape) != 2:
+            raise ModelLoadError(f"{tensor} is not like {first}: experts of a layer have one shape and type")
+    rows, columns = first.shape
+    more = tuple(experts[expert].data for expert in range(1, count))
+    return replace(first, shape=(count * rows, columns), more=more)

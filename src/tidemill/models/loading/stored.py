@@ -33,6 +33,8 @@ class StoredTensor:
     """Above 0: rows are stored as rotation pairs within each of this many heads; ``weight`` puts them in halves."""
     offset: float = 0.0
     """Other than 0: ``weight`` adds it to every value, and gives float32."""
+    more: tuple[npt.NDArray[np.uint8], ...] = ()
+    """Bytes of further rows, stored elsewhere; ``weight`` joins them."""
 
     def __str__(self) -> str:
         return f"{self.where}: tensor {self.name} {list(self.shape)} {self.type_name}"
@@ -59,7 +61,8 @@ class StoredTensor:
         """The tensor under the graph's name, with rows in the graph's order."""
         self.readable_format()
         assert self.format is not None
-        tensor = WeightTensor(name=name, format=self.format, shape=self.shape, data=self.data)
+        data = np.concatenate((self.data, *self.more)) if self.more else self.data
+        tensor = WeightTensor(name=name, format=self.format, shape=self.shape, data=data)
         if self.offset:
             values = dequantize(tensor) + np.float32(self.offset)
             data = values.view(np.uint8).reshape(-1)
