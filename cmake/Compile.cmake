@@ -24,6 +24,10 @@ set(TIDEMILL_FLAGS_avx2 -mavx2 -mfma -mf16c)
 function(tidemill_compile_options target)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/csrc")
   target_compile_options(${target} PRIVATE -Wall -Wextra -ffp-contract=off -fno-math-errno)
+  if(TIDEMILL_TESTS)
+    # A field added in the middle of a struct must not shift the values of an older initialiser.
+    target_compile_options(${target} PRIVATE -Werror=missing-field-initializers)
+  endif()
   if(TIDEMILL_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TIDEMILL_SANITIZE} -fno-sanitize-recover=all
                                              -fno-omit-frame-pointer -g)

