@@ -30,7 +30,7 @@ class TokenRequest:
     """One prompt as token ids. It becomes ``sampling.n`` sequences, choice 0 .. n-1."""
 
     request_id: str
-    """Unique within the process: made by the frontend, never taken from the caller."""
+    """Of no other request that has not ended: made by the frontend, never taken from the caller."""
     prompt: Sequence[int]
     """At least one token id, each in [0, vocab_size)."""
     sampling: SamplingOptions

@@ -101,19 +101,20 @@ class ProcessEngine:
 
     async def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
         self._admit(request)
-        stream = self._streams.open(request.request_id, request.sampling.n)
+        stream = self._streams.open(request)
         try:
-            self._send(Add(request))
+            self._send(Add(stream.request))
             async for delta in stream.deltas():
                 yield delta
         finally:
-            self._streams.close(request.request_id)
+            self._streams.close(request.request_id, stream)
             if not stream.ended:
-                self._send(Abort(request.request_id))
+                self._send(Abort(stream.ticket))
 
     def abort(self, request_id: str, choice: int | None = None) -> None:
-        self._streams.abort(request_id, choice)
-        self._send(Abort(request_id, choice))
+        ticket = self._streams.abort(request_id, choice)
+        if ticket is not None:
+            self._send(Abort(ticket, choice))
 
     # -- requests --------------------------------------------------------------------------------------------------
 

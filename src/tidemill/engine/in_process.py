@@ -75,21 +75,22 @@ class InProcessEngine:
         reason = await self.ready() if self._dead or self._closing or self._events is None else None
         if reason is not None:
             raise Unavailable(reason)
-        stream = self._streams.open(request.request_id, request.sampling.n)
+        stream = self._streams.open(request)
         if len(self._streams) == 1:
             self._last_turn = self._clock.now()
-        self._send(Add(request))
+        self._send(Add(stream.request))
         try:
             async for delta in stream.deltas():
                 yield delta
         finally:
-            self._streams.close(request.request_id)
+            self._streams.close(request.request_id, stream)
             if not stream.ended:
-                self._send(Abort(request.request_id))
+                self._send(Abort(stream.ticket))
 
     def abort(self, request_id: str, choice: int | None = None) -> None:
-        self._streams.abort(request_id, choice)
-        self._send(Abort(request_id, choice))
+        ticket = self._streams.abort(request_id, choice)
+        if ticket is not None:
+            self._send(Abort(ticket, choice))
 
     def _send(self, command: Command) -> None:
         with self._wake:

@@ -1,5 +1,9 @@
 """The open answers of an engine's client: each request's deltas, queued until its caller takes them.
 
+The engine never sees the caller's request id. Each stream gets a ticket, an id that is given out once, and what the
+engine says of a ticket can only reach the stream it was made for: a caller may use a request id again as soon as the
+request before has ended or was aborted, while the engine still works on that one's last step.
+
 For one event loop; whoever gets deltas elsewhere hands them over there.
 """
 
@@ -7,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from itertools import count
 
 from tidemill.core.errors import InvalidRequest, TidemillError
-from tidemill.core.tokens import TokenDelta
+from tidemill.core.tokens import TokenDelta, TokenRequest
 
 __all__ = ["Stream", "Streams"]
 
@@ -17,9 +23,17 @@ __all__ = ["Stream", "Streams"]
 class Stream:
     """The deltas of one request, until each of its choices has ended."""
 
-    def __init__(self, choices: int) -> None:
+    def __init__(self, request: TokenRequest, ticket: str) -> None:
+        self.request = replace(request, request_id=ticket)
+        """The request as the engine gets it."""
+        self._caller_id = request.request_id
         self._queue: asyncio.Queue[TokenDelta | TidemillError | None] = asyncio.Queue()
-        self._open = set(range(choices))
+        self._open = set(range(request.sampling.n))
+
+    @property
+    def ticket(self) -> str:
+        """The engine's name for it."""
+        return self.request.request_id
 
     @property
     def ended(self) -> bool:
@@ -27,10 +41,10 @@ class Stream:
         return not self._open
 
     def deliver(self, delta: TokenDelta) -> None:
-        """Queue a delta; one of a choice that has ended is dropped."""
+        """Queue a delta under the caller's id; one of a choice that has ended is dropped."""
         if delta.choice not in self._open:
             return
-        self._queue.put_nowait(delta)
+        self._queue.put_nowait(replace(delta, request_id=self._caller_id))
         if delta.finish_reason is not None:
             self._end(delta.choice)
 
@@ -60,41 +74,51 @@ class Stream:
 
 
 class Streams:
-    """All open streams by request id."""
+    """All open streams: by ticket, and by the caller's id those that have not ended."""
 
     def __init__(self) -> None:
         self._streams: dict[str, Stream] = {}
+        self._latest: dict[str, Stream] = {}
+        self._numbers = count()
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, request_id: str, choices: int) -> Stream:
-        """A new stream. Raises InvalidRequest if the id is in use."""
-        if request_id in self._streams:
-            raise InvalidRequest(f"request id {request_id} is in use", param="request_id")
-        self._streams[request_id] = Stream(choices)
-        return self._streams[request_id]
+    def open(self, request: TokenRequest) -> Stream:
+        """A new stream. Raises InvalidRequest if a request of that id has not ended."""
+        request_id = request.request_id
+        if self._live(request_id) is not None:
+            raise InvalidRequest(
+                f"request id {request_id} is in use: wait until that request has ended, or abort it", param="request_id"
+            )
+        stream = Stream(request, f"{request_id}#{next(self._numbers)}")
+        self._streams[stream.ticket] = self._latest[request_id] = stream
+        return stream
 
-    def close(self, request_id: str) -> None:
-        """Forget a stream."""
-        self._streams.pop(request_id, None)
+    def close(self, request_id: str, stream: Stream) -> None:
+        """Forget a stream, and nothing of a later one with the same request id."""
+        self._streams.pop(stream.ticket, None)
+        if self._latest.get(request_id) is stream:
+            del self._latest[request_id]
 
     def deliver(self, deltas: Iterable[TokenDelta]) -> None:
-        """Queue deltas where they belong; those of unknown requests are dropped."""
+        """Queue what the engine gave where it belongs; what belongs nowhere any more is dropped."""
         for delta in deltas:
             stream = self._streams.get(delta.request_id)
             if stream is not None:
                 stream.deliver(delta)
 
-    def abort(self, request_id: str, choice: int | None) -> None:
-        """End one choice of a request, or all."""
-        stream = self._streams.get(request_id)
-        if stream is not None:
-            stream.abort(choice)
+    def abort(self, request_id: str, choice: int | None) -> str | None:
+        """End one choice of a request, or all. The ticket to abort in the engine, if there is one."""
+        stream = self._live(request_id)
+        if stream is None:
+            return None
+        stream.abort(choice)
+        return stream.ticket
 
-    def fail(self, request_id: str, error: TidemillError) -> None:
+    def fail(self, ticket: str, error: TidemillError) -> None:
         """End a request with an error."""
-        stream = self._streams.get(request_id)
+        stream = self._streams.get(ticket)
         if stream is not None:
             stream.fail(error)
 
@@ -102,3 +126,7 @@ class Streams:
         """End every request with an error of its own."""
         for stream in self._streams.values():
             stream.fail(make(message))
+
+    def _live(self, request_id: str) -> Stream | None:
+        stream = self._latest.get(request_id)
+        return None if stream is None or stream.ended else stream
