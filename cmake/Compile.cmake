@@ -12,12 +12,18 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")  # asserts stay on: they guard impossible states and cost nothing measurable
 
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  set(TIDEMILL_X86 ON)
-else()
-  set(TIDEMILL_X86 OFF)
-endif()
+# Files named *_<isa>.cpp are compiled for one instruction set: those of the target with its flags, others not at all.
+set(TIDEMILL_EVERY_ISA avx2 neon neon_dot)
 set(TIDEMILL_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(TIDEMILL_FLAGS_neon "")  # every aarch64 processor has it
+set(TIDEMILL_FLAGS_neon_dot -march=armv8.2-a+dotprod)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(TIDEMILL_ISAS avx2)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
+  set(TIDEMILL_ISAS neon neon_dot)
+else()
+  set(TIDEMILL_ISAS "")
+endif()
 
 # Fused multiply-adds are written out where they are meant: a compiler that contracts a * b + c on its own may do so
 # differently in two instances of one template, and equal requests would get unequal bits.
@@ -35,26 +41,33 @@ function(tidemill_compile_options target)
   endif()
 endfunction()
 
-# Gives *_avx2.cpp files their flags, or drops them from the list on other processors.
+# Gives *_<isa>.cpp files the flags of their instruction set, or drops them from the list on other processors.
 function(tidemill_select_isa sources_variable)
   set(selected ${${sources_variable}})
-  foreach(source IN LISTS ${sources_variable})
-    if(source MATCHES "_avx2\\.cpp$")
-      if(TIDEMILL_X86)
-        set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "${TIDEMILL_FLAGS_avx2}")
-      else()
-        list(REMOVE_ITEM selected "${source}")
-      endif()
+  foreach(isa IN LISTS TIDEMILL_EVERY_ISA)
+    set(sources ${${sources_variable}})
+    list(FILTER sources INCLUDE REGEX "_${isa}\\.cpp$")
+    if(NOT sources)
+      continue()
+    elseif(isa IN_LIST TIDEMILL_ISAS)
+      set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${TIDEMILL_FLAGS_${isa}}")
+    else()
+      list(REMOVE_ITEM selected ${sources})
     endif()
   endforeach()
   set(${sources_variable} ${selected} PARENT_SCOPE)
 endfunction()
 
-# A file compiled for AVX2 must not export shared inline functions: the linker keeps one copy of each, and if it keeps this
-# one, the portable path runs AVX2 code on a processor without it.
+# A file compiled with flags of its own must not export shared inline functions: the linker keeps one copy of each, and
+# if it keeps this one, the portable path runs e.g. AVX2 code on a processor without it.
 function(tidemill_add_isa_leak_test library)
-  if(TIDEMILL_X86 AND CMAKE_NM AND NOT TIDEMILL_SANITIZE)
-    add_test(NAME isa_leak COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DLIBRARY=$<TARGET_FILE:${library}>
-                                   -P "${PROJECT_SOURCE_DIR}/cmake/IsaLeak.cmake")
+  if(NOT CMAKE_NM OR TIDEMILL_SANITIZE)
+    return()
   endif()
+  foreach(isa IN LISTS TIDEMILL_ISAS)
+    if(TIDEMILL_FLAGS_${isa})
+      add_test(NAME isa_leak_${isa} COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DLIBRARY=$<TARGET_FILE:${library}>
+                                            -DISA=${isa} -P "${PROJECT_SOURCE_DIR}/cmake/IsaLeak.cmake")
+    endif()
+  endforeach()
 endfunction()
