@@ -144,7 +144,7 @@ Case product_case(const LinearKernels& kernels, Layout layout, bool fast, int n,
     }
   };
   constexpr const char* names[] = {"q4_0", "q4_1", "q8_0", "q4_k",   "q5_k",  "q6_k", "q5_0", "q5_1",
-                                   "q3_k", "q2_k", "iq4_nl", "mxfp4", "f16",  "bf16", "f32"};
+                                   "q3_k", "q2_k", "iq4_nl", "mxfp4", "q4_z", "f8_e4m3", "f16",  "bf16", "f32"};
   const bool streams = weight.bytes() > (std::size_t{32} << 20);
   const std::string name = std::string(names[static_cast<int>(layout)]) + (fast ? " fast " : " exact ") +
                            std::to_string(n) + "x" + std::to_string(k) + " rows " + std::to_string(rows);

@@ -2,6 +2,7 @@
 #include "kernels/blocks.h"
 
 #include <cassert>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/half.h"
@@ -105,7 +106,9 @@ struct Pair {
 Pair scales_of(const LayoutShape& shape, const FileBlock& block, int half) {
   switch (shape.scales) {
     case Scales::kExponent: return {exponent_scale(block.d), 0.0f};
+    case Scales::kFloat: return {block.wide, 0.0f};
     case Scales::kHalfPair: return {half_to_float(block.d), half_to_float(block.m)};
+    case Scales::kHalfZero: return {half_to_float(block.d), -(half_to_float(block.d) * block.z)};
     case Scales::kSuper:
       return {half_to_float(block.d) * block.scales[half / 2], -(half_to_float(block.m) * block.minimums[half / 2])};
     case Scales::kHalves: return {half_to_float(block.d) * static_cast<std::int8_t>(block.scales[half]), 0.0f};
@@ -115,8 +118,9 @@ Pair scales_of(const LayoutShape& shape, const FileBlock& block, int half) {
   }
 }
 
-int code_of(Layout layout, std::uint8_t code) {
+float code_of(Layout layout, std::uint8_t code) {
   switch (layout) {
+    case Layout::kFloat8: return float8_value(code);
     case Layout::kQ8: return static_cast<std::int8_t>(code);
     case Layout::kQ4Table: return kQ4Codes[code];
     case Layout::kFloat4Table: return kFloat4Codes[code];
@@ -125,6 +129,13 @@ int code_of(Layout layout, std::uint8_t code) {
 }
 
 }  // namespace
+
+float float8_value(std::uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return code & 0x80 ? -magnitude : magnitude;
+}
 
 BlockSize block_size(FileFormat format) {
   switch (format) {
@@ -143,6 +154,8 @@ BlockSize block_size(FileFormat format) {
     case FileFormat::kQ2_K: return {256, 84};
     case FileFormat::kIQ4_NL: return {32, 18};
     case FileFormat::kMXFP4: return {32, 17};
+    case FileFormat::kQ4_Z: return {32, 19};
+    case FileFormat::kF8_E4M3: return {32, 36};
   }
   return {1, 0};
 }
@@ -157,6 +170,10 @@ void read_block(FileFormat format, const std::uint8_t* bytes, FileBlock& block) 
     case FileFormat::kMXFP4:
       block.d = bytes[0];
       return read_fields(bytes + 1, 16, 4, kGroup, block.codes);
+    case FileFormat::kF8_E4M3:
+      std::memcpy(&block.wide, bytes, 4);
+      std::memcpy(block.codes, bytes + 4, kGroup);
+      return;
     default: break;
   }
   // Blocks of 32: d, m where there is one, fifth bits where there are, codes.
@@ -171,6 +188,7 @@ void read_block(FileFormat format, const std::uint8_t* bytes, FileBlock& block) 
     block.m = load_u16(next);
     next += 2;
   }
+  if (format == FileFormat::kQ4_Z) block.z = *next++;
   const bool fifth = format == FileFormat::kQ5_0 || format == FileFormat::kQ5_1;
   read_fields(fifth ? next + 4 : next, 16, 4, kGroup, block.codes);
   if (fifth) add_word_bits(next, block.codes);
@@ -181,7 +199,7 @@ void block_values(Layout layout, const FileBlock& block, int count, float* out) 
   for (int half = 0; half < count / 16; ++half) {
     const Pair scale = scales_of(shape, block, half);
     for (int i = 16 * half; i < 16 * half + 16; ++i) {
-      const float value = static_cast<float>(code_of(layout, block.codes[i]) - shape.offset) * scale.d;
+      const float value = (code_of(layout, block.codes[i]) - static_cast<float>(shape.offset)) * scale.d;
       out[i] = shape.has_minimum() ? value + scale.m : value;  // value is exact: the sum rounds once
     }
   }

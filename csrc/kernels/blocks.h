@@ -23,7 +23,13 @@ struct FileBlock {
   std::uint8_t minimums[16];
   std::uint16_t d;  // f16; mxfp4: the exponent
   std::uint16_t m;  // f16
+  std::uint8_t z;   // q4_z
+  float wide;       // f8_e4m3's d
 };
+
+// The 8-bit float e4m3fn (Open Compute Project, 8-bit floating point 1.0). Its NaN, 0x7f, is read as 480: loaders refuse
+// such weights.
+float float8_value(std::uint8_t code);
 
 void read_block(FileFormat format, const std::uint8_t* bytes, FileBlock& block);
 

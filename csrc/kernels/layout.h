@@ -12,6 +12,8 @@ enum class Scales : std::uint8_t {
   kHalf,         // per group: f16 d
   kHalfPair,     // per group: f16 d, m
   kExponent,     // per group: power of two
+  kHalfZero,     // per group: f16 d, u8 z; m = -(d * z)
+  kFloat,        // per group: f32 d
   kSuper,        // per 256 k: f16 D, M; per group: u8 sc, mn
   kHalves,       // per 256 k: f16 D; per half group: int8 sc
   kHalvesPair,   // per 256 k: f16 D, M; per half group: 4-bit sc, mn
@@ -25,12 +27,19 @@ struct LayoutShape {
   constexpr bool super() const { return scales >= Scales::kSuper; }
   constexpr bool halves() const { return scales >= Scales::kHalves; }
   constexpr bool has_minimum() const {
-    return scales == Scales::kHalfPair || scales == Scales::kSuper || scales == Scales::kHalvesPair;
+    return scales == Scales::kHalfPair || scales == Scales::kHalfZero || scales == Scales::kSuper ||
+           scales == Scales::kHalvesPair;
   }
   constexpr int block() const { return super() ? 256 : kGroup; }  // values along k
   constexpr int block_header() const { return !super() ? 0 : scales == Scales::kHalves ? 32 : 64; }
   constexpr int group_header() const {
-    return scales == Scales::kHalfPair ? 64 : scales == Scales::kExponent ? 16 : 32;
+    switch (scales) {
+      case Scales::kExponent: return 16;
+      case Scales::kHalfZero: return 48;
+      case Scales::kHalfPair:
+      case Scales::kFloat: return 64;
+      default: return 32;
+    }
   }
   constexpr int group_bytes() const { return group_header() + kTileColumns * kGroup / 8 * bits; }
   constexpr int block_bytes() const { return block_header() + block() / kGroup * group_bytes(); }
@@ -52,6 +61,8 @@ static constexpr LayoutShape shape_of(Layout layout) {
     case Layout::kQ2Halves: return {2, Scales::kHalvesPair, 0};
     case Layout::kQ4Table: return {4, Scales::kHalf, 0};
     case Layout::kFloat4Table: return {4, Scales::kExponent, 12};
+    case Layout::kQ4Zero: return {4, Scales::kHalfZero, 0};
+    case Layout::kFloat8: return {8, Scales::kFloat, 0};
     default: return {0, Scales::kNone, 0};
   }
 }

@@ -21,6 +21,7 @@
 //     q8_0, iq4_nl      s = sum q * v;  acc = fma(float(s), d * scale, acc)
 //     q5_1, q5_0        as q4_1, as q4_0 with -16 * d
 //     mxfp4             as q4_0 with -12 * d, d = 2^(e - 128), n = 12 + twice the 4-bit float
+//     q4_z              as q4_1 with m = -(d * z), exact; z the integer zero of the group
 //     q4_k, q5_k        as q4_1 with d = D * sc, m = -(M * mn)
 //     q6_k, q3_k        s = sum sc[h] * (n - offset) * v, offset 32 or 4;  acc = fma(float(s), D * scale, acc)
 //     q2_k              s = sum sc[h] * n * v;                     acc = fma(float(s), D * scale, acc)
@@ -28,7 +29,7 @@
 //                     Every s and t is below 2^24: float(s) is exact.
 //
 //   linear_float      weights become w = (n - offset) * d, fma(n, d, m), q * d or the float itself: the file's exact
-//                     values, those with a minimum rounded once. acc = 0; for each group of 32 k in ascending order
+//                     values, those with a minimum rounded once, as are those of f8_e4m3, 8-bit float * f32 d. acc = 0; for each group of 32 k in ascending order
 //                     (the last may be shorter):
 //                     part = 0; part = fma(w[k], x[k], part) for ascending k; acc = acc + part
 //
@@ -48,18 +49,21 @@ inline constexpr int kPanelRows = 4;     // activation rows per panel
 inline constexpr int kGroupScales = 3;   // words kept per row and group of activations
 
 // Compute layouts. Each holds the file's values exactly. "Super" and "Halves" scale the integers of a group, or of half
-// a group, with one f16 per 256 k; "Table" codes stand for the integers of a table. The float layouts are last.
+// a group, with one f16 per 256 k; "Table" codes stand for the integers of a table; kQ4Zero has an integer zero per
+// group. The float layouts are last: from kFloat8 on there is no product with 8-bit activations.
 enum class Layout : std::uint8_t {
   kQ4Symmetric, kQ4Affine, kQ8,
   kQ4Super, kQ5Super, kQ6Halves, kQ5Symmetric, kQ5Affine, kQ3Halves, kQ2Halves, kQ4Table, kFloat4Table,
-  kF16, kBF16, kF32
+  kQ4Zero,
+  kFloat8, kF16, kBF16, kF32
 };
 
 // Storage formats of files; the numbers are shared with the Python side.
 enum class FileFormat : std::uint8_t {
-  kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ8_0, kQ4_K, kQ6_K, kQ5_K, kQ5_0, kQ5_1, kQ3_K, kQ2_K, kIQ4_NL, kMXFP4
+  kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ8_0, kQ4_K, kQ6_K, kQ5_K, kQ5_0, kQ5_1, kQ3_K, kQ2_K, kIQ4_NL, kMXFP4,
+  kQ4_Z, kF8_E4M3
 };
-inline constexpr FileFormat kLastFormat = FileFormat::kMXFP4;
+inline constexpr FileFormat kLastFormat = FileFormat::kF8_E4M3;
 
 // One weight [n, k] as ceil(n / 16) tiles of 16 outputs; outputs past n are zero. Does not own its bytes.
 struct PackedMatrix {
@@ -71,7 +75,8 @@ struct PackedMatrix {
 
   std::int32_t tiles() const { return (n + kTileColumns - 1) / kTileColumns; }
   std::size_t bytes() const { return tile_bytes * static_cast<std::size_t>(tiles()); }
-  bool quantized() const { return layout < Layout::kF16; }
+  bool quantized() const { return layout < Layout::kFloat8; }
+  bool blocks() const { return layout < Layout::kF16; }
 };
 
 Layout layout_of(FileFormat format);
@@ -87,12 +92,15 @@ std::size_t packed_tile_bytes(Layout layout, std::int32_t k);
 //               kQ6Halves, kQ3Halves                        [column][half] int8 sc
 //               kQ2Halves                                   [column][half] sc in the low, mn in the high four bits
 //               kFloat4Table                                u8 exponent
+//               kQ4Zero                                     f16 d | u8 z
+//               kFloat8                                     f32 d
 //   planes      of one bit width for columns 0-7, then 8-15; byte 4c + j of a 32-byte vector is of column c and k = j in
 //               each quad of 4 k:
 //               4 bits  vector v has the quads 2v (low) and 2v + 1 (high); the low bits of 4, 5 and 6
 //               2 bits  vector u has the quads 4u + i at bits 2i; the low bits of 2 and 3, the high ones of 6
 //               1 bit   quad i at bit i; the high bit of 3 and 5
 //   kQ8         per group: header | per quad of 4 k: 16 columns x 4 int8
+//   kFloat8     per group: header | [k][16] 8-bit floats
 //   kF16, kF32  [k][16]
 //   kBF16       [ceil(k / 2)][16][k even, k odd]
 void pack_tiles(FileFormat format, const std::uint8_t* file_rows, std::int32_t n, std::int32_t k, std::uint8_t* out,

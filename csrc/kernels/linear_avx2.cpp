@@ -252,6 +252,23 @@ void expand_f16(const std::uint8_t* w, int count, float* buffer) {
   for (int i = 0; i < 2 * count; ++i) _mm256_store_ps(buffer + 8 * i, load_halves(w + 16 * i));
 }
 
+// Read as f16 an 8-bit float is 2^8 too small; 256 * d makes up for it, and the product rounds once.
+void expand_float8(const std::uint8_t* w, float* buffer) {
+  const __m256 up = _mm256_set1_ps(256.0f);
+  const float* d = reinterpret_cast<const float*>(w);
+  const __m256 left = _mm256_mul_ps(_mm256_loadu_ps(d), up), right = _mm256_mul_ps(_mm256_loadu_ps(d + 8), up);
+  const __m256i magnitude = _mm256_set1_epi16(0x3f80), sign = _mm256_set1_epi16(static_cast<short>(0x8000));
+  const std::uint8_t* codes = w + kShape<Layout::kFloat8>.group_header();
+  for (int k = 0; k < kGroup; ++k, buffer += kTileColumns) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + kTileColumns * k));
+    const __m256i wide = _mm256_cvtepu8_epi16(bytes);
+    const __m256i halves = _mm256_or_si256(_mm256_and_si256(_mm256_slli_epi16(wide, 7), magnitude),
+                                           _mm256_and_si256(_mm256_slli_epi16(wide, 8), sign));
+    _mm256_store_ps(buffer, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), left));
+    _mm256_store_ps(buffer + 8, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)), right));
+  }
+}
+
 // The even (low) or odd (high) k of eight bf16 pairs.
 template <bool Odd>
 inline __m256 half_of_pair(__m256i pairs) {
@@ -355,6 +372,8 @@ struct Avx2 {
       expand_f16(w, count, buffer);
     } else if constexpr (L == Layout::kBF16) {
       expand_bf16(w, count, buffer);
+    } else if constexpr (L == Layout::kFloat8) {
+      expand_float8(w, buffer);
     } else {
       expand_codes<L>(block, w, buffer);
     }

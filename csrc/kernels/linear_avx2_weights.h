@@ -97,6 +97,7 @@ inline ColumnScales load_scales(const BlockScales& block, const std::uint8_t* gr
             _mm256_mul_ps(widen_bytes(group + 16 + 8 * c), block.m(c))};
   } else {
     const __m256 d = shape.scales == Scales::kExponent ? load_exponents(group + 8 * c) : load_halves(group + 16 * c);
+    if constexpr (shape.scales == Scales::kHalfZero) return {d, negate(_mm256_mul_ps(d, widen_bytes(group + 32 + 8 * c)))};
     if constexpr (shape.has_minimum()) return {d, load_halves(group + 32 + 16 * c)};
     return {d, _mm256_mul_ps(d, _mm256_set1_ps(static_cast<float>(-shape.offset)))};
   }

@@ -151,6 +151,8 @@ void linear_quantized(const PackedMatrix& weight, const QuantizedRows& x, std::i
     case Layout::kQ2Halves: return run.template operator()<Layout::kQ2Halves>();
     case Layout::kQ4Table: return run.template operator()<Layout::kQ4Table>();
     case Layout::kFloat4Table: return run.template operator()<Layout::kFloat4Table>();
+    case Layout::kQ4Zero: return run.template operator()<Layout::kQ4Zero>();
+    case Layout::kFloat8:
     case Layout::kF16:
     case Layout::kBF16:
     case Layout::kF32: __builtin_trap();  // float layouts have no quantised product
@@ -246,6 +248,8 @@ void linear_float(const PackedMatrix& weight, const float* x, std::size_t stride
     case Layout::kQ2Halves: return run.template operator()<Layout::kQ2Halves>();
     case Layout::kQ4Table: return run.template operator()<Layout::kQ4Table>();
     case Layout::kFloat4Table: return run.template operator()<Layout::kFloat4Table>();
+    case Layout::kQ4Zero: return run.template operator()<Layout::kQ4Zero>();
+    case Layout::kFloat8: return run.template operator()<Layout::kFloat8>();
     case Layout::kF16: return run.template operator()<Layout::kF16>();
     case Layout::kBF16: return run.template operator()<Layout::kBF16>();
     case Layout::kF32: return run.template operator()<Layout::kF32>();

@@ -162,6 +162,13 @@ float exponent_scale(int exponent) {  // 2^(exponent - 128)
   return std::bit_cast<float>(bits);
 }
 
+float float8(std::uint8_t code) {  // blocks.h, without branches: exponents of 0 are what 2^-6 is too much of
+  const std::uint32_t magnitude = code & 0x7fu, sign = (code & 0x80u) << 24;
+  const std::uint32_t normal = (magnitude << 20) + (120u << 23);
+  const float tiny = static_cast<float>(magnitude) * 0x1p-9f;
+  return std::bit_cast<float>((magnitude < 8 ? std::bit_cast<std::uint32_t>(tiny) : normal) | sign);
+}
+
 // What the integers of one group are multiplied with.
 struct GroupScales {
   float d[kTileColumns];
@@ -202,7 +209,10 @@ void load_scales(const std::uint8_t* block, const std::uint8_t* group, GroupScal
     } else {
       load_halves(group, scales.d);
     }
-    if constexpr (shape.has_minimum()) load_halves(group + 32, scales.m);
+    if constexpr (shape.scales == Scales::kHalfPair) load_halves(group + 32, scales.m);
+    if constexpr (shape.scales == Scales::kHalfZero) {
+      for (int c = 0; c < kTileColumns; ++c) scales.m[c] = -(scales.d[c] * group[32 + c]);
+    }
     if constexpr (shape.offset > 0) {
       for (int c = 0; c < kTileColumns; ++c) scales.m[c] = static_cast<float>(-shape.offset) * scales.d[c];
     }
@@ -300,6 +310,11 @@ struct Portable {
         std::memcpy(&half, w + 4 * (i / 32 * kTileColumns + i % kTileColumns) + i / kTileColumns % 2 * 2, 2);
         buffer[i] = std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
       }
+    } else if constexpr (L == Layout::kFloat8) {
+      float d[kTileColumns];
+      std::memcpy(d, w, sizeof d);
+      const std::uint8_t* codes = w + kShape<L>.group_header();
+      for (int i = 0; i < kGroup * kTileColumns; ++i) buffer[i] = float8(codes[i]) * d[i % kTileColumns];
     } else {
       expand_codes<L>(block, w, buffer);
     }

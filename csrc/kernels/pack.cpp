@@ -31,6 +31,10 @@ void pack_plane(const std::uint32_t (&quads)[8], int from, int bits, std::uint8_
 void pack_codes(const LayoutShape& shape, const std::uint8_t* codes, int column, std::uint8_t* planes) {
   std::uint32_t quads[8];
   for (int q = 0; q < 8; ++q) quads[q] = load_word(codes + 4 * q);
+  if (shape.scales == Scales::kFloat) {
+    for (int j = 0; j < kGroup; ++j) planes[kTileColumns * j + column] = codes[j];
+    return;
+  }
   if (shape.bits == 8) {
     for (int q = 0; q < 8; ++q) store_word(planes + 64 * q + 4 * column, quads[q]);
     return;
@@ -47,6 +51,11 @@ void pack_group_header(const LayoutShape& shape, const FileBlock& block, int g, 
   switch (shape.scales) {
     case Scales::kHalfPair: std::memcpy(header + 32 + 2 * column, &block.m, 2); [[fallthrough]];
     case Scales::kHalf: std::memcpy(header + 2 * column, &block.d, 2); break;
+    case Scales::kHalfZero:
+      std::memcpy(header + 2 * column, &block.d, 2);
+      header[32 + column] = block.z;
+      break;
+    case Scales::kFloat: std::memcpy(header + 4 * column, &block.wide, 4); break;
     case Scales::kExponent: header[column] = static_cast<std::uint8_t>(block.d); break;
     case Scales::kSuper:
       header[column] = block.scales[g];
@@ -96,6 +105,10 @@ void pack_float_column(FileFormat format, const std::uint8_t* row, std::size_t k
 // The parts of one column's group back as a file block of one group (scales and minimums in places 0 and 1).
 void read_group(const LayoutShape& shape, const std::uint8_t* block, const std::uint8_t* group, int column,
                 FileBlock& out) {
+  if (shape.scales == Scales::kFloat) {
+    std::memcpy(&out.wide, group + 4 * column, 4);
+    return;
+  }
   const std::uint8_t* halves = shape.super() ? block : group;
   std::memcpy(&out.d, halves + 2 * column, 2);
   if (shape.has_minimum()) std::memcpy(&out.m, halves + 32 + 2 * column, 2);
@@ -107,6 +120,7 @@ void read_group(const LayoutShape& shape, const std::uint8_t* block, const std::
       out.minimums[h] = static_cast<std::uint8_t>(out.minimums[h] >> 4);
     }
   }
+  if (shape.scales == Scales::kHalfZero) out.z = group[32 + column];
   if (shape.scales == Scales::kExponent) out.d = group[column];
 }
 
@@ -117,6 +131,7 @@ int plane_code(const std::uint8_t* plane, int bits, int column, int j) {
 }
 
 std::uint8_t code_at(const LayoutShape& shape, const std::uint8_t* planes, int column, int j) {
+  if (shape.scales == Scales::kFloat) return planes[kTileColumns * j + column];
   if (shape.bits == 8) return planes[64 * (j / 4) + 4 * column + j % 4];
   const int base = shape.base_bits();
   const int extra = shape.bits - base;
@@ -166,6 +181,8 @@ Layout layout_of(FileFormat format) {
     case FileFormat::kQ2_K: return Layout::kQ2Halves;
     case FileFormat::kIQ4_NL: return Layout::kQ4Table;
     case FileFormat::kMXFP4: return Layout::kFloat4Table;
+    case FileFormat::kQ4_Z: return Layout::kQ4Zero;
+    case FileFormat::kF8_E4M3: return Layout::kFloat8;
   }
   return Layout::kF32;
 }
@@ -206,7 +223,7 @@ void dequantize_row(const PackedMatrix& weight, std::int32_t row, float* out) {
   assert(row >= 0 && row < weight.n);
   const std::uint8_t* tile = weight.data + weight.tile_bytes * static_cast<std::size_t>(row / kTileColumns);
   const int column = row % kTileColumns;
-  if (weight.quantized()) return dequantize_column(weight.layout, tile, column, weight.k, out);
+  if (weight.blocks()) return dequantize_column(weight.layout, tile, column, weight.k, out);
   for (std::int32_t i = 0; i < weight.k; ++i) out[i] = float_at(weight.layout, tile, column, i);
 }
 

@@ -16,18 +16,19 @@ namespace tidemill::test {
 inline constexpr FileFormat kFormats[] = {
     FileFormat::kF32,  FileFormat::kF16,  FileFormat::kBF16, FileFormat::kQ4_0, FileFormat::kQ4_1,
     FileFormat::kQ8_0, FileFormat::kQ4_K, FileFormat::kQ6_K, FileFormat::kQ5_K, FileFormat::kQ5_0,
-    FileFormat::kQ5_1, FileFormat::kQ3_K, FileFormat::kQ2_K, FileFormat::kIQ4_NL, FileFormat::kMXFP4};
+    FileFormat::kQ5_1, FileFormat::kQ3_K, FileFormat::kQ2_K, FileFormat::kIQ4_NL, FileFormat::kMXFP4,
+    FileFormat::kQ4_Z, FileFormat::kF8_E4M3};
 
 inline const char* name_of(FileFormat format) {
   constexpr const char* names[] = {"f32",  "f16",  "bf16", "q4_0", "q4_1", "q8_0",   "q4_k", "q6_k",
-                                   "q5_k", "q5_0", "q5_1", "q3_k", "q2_k", "iq4_nl", "mxfp4"};
+                                   "q5_k", "q5_0", "q5_1", "q3_k", "q2_k", "iq4_nl", "mxfp4", "q4_z", "f8_e4m3"};
   return names[static_cast<int>(format)];
 }
 
-inline bool is_quantized(FileFormat format) { return format >= FileFormat::kQ4_0; }
+inline bool is_quantized(FileFormat format) { return format >= FileFormat::kQ4_0 && format != FileFormat::kF8_E4M3; }
 
 inline int block_values(FileFormat format) {
-  constexpr int values[] = {1, 1, 1, 32, 32, 32, 256, 256, 256, 32, 32, 256, 256, 32, 32};
+  constexpr int values[] = {1, 1, 1, 32, 32, 32, 256, 256, 256, 32, 32, 256, 256, 32, 32, 32, 32};
   return values[static_cast<int>(format)];
 }
 
@@ -92,7 +93,7 @@ struct FileWeight {
 };
 
 inline std::size_t block_bytes(FileFormat format) {
-  constexpr std::size_t sizes[] = {4, 2, 2, 18, 20, 34, 144, 210, 176, 22, 24, 110, 84, 18, 17};
+  constexpr std::size_t sizes[] = {4, 2, 2, 18, 20, 34, 144, 210, 176, 22, 24, 110, 84, 18, 17, 19, 36};
   return sizes[static_cast<int>(format)];
 }
 
@@ -114,6 +115,7 @@ inline FileValue read_small(FileFormat format, const std::uint8_t* b, int i) {
       return {(b[6 + low] >> nibble & 15) + 16 * (b[2 + i / 8] >> i % 8 & 1), 16, half_at(b), 0.0f, 1, 0};
     case FileFormat::kQ5_1:
       return {(b[8 + low] >> nibble & 15) + 16 * (b[4 + i / 8] >> i % 8 & 1), 0, half_at(b), half_at(b + 2), 1, 1};
+    case FileFormat::kQ4_Z: return {b[3 + low] >> nibble & 15, 0, half_at(b), -half_at(b), 1, b[2]};
     case FileFormat::kIQ4_NL: {
       constexpr int levels[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
       return {levels[b[2 + low] >> nibble & 15], 0, half_at(b), 0.0f, 1, 0};
@@ -157,6 +159,15 @@ inline FileValue read_super(FileFormat format, const std::uint8_t* b, int i) {
   }
 }
 
+// Sign, four bits of exponent, three of mantissa; 2^-6 is the smallest normal number.
+inline float read_float8(const std::uint8_t* b, int i) {
+  float d;
+  std::memcpy(&d, b, 4);
+  const int code = b[4 + i], exponent = code >> 3 & 15, mantissa = code & 7;
+  const double value = exponent == 0 ? std::ldexp(mantissa / 8.0, -6) : std::ldexp(1.0 + mantissa / 8.0, exponent - 7);
+  return static_cast<float>((code & 0x80 ? -value : value) * static_cast<double>(d));
+}
+
 // Reads what a file means, value by value.
 inline void read_file(FileWeight& w) {
   const std::size_t count = static_cast<std::size_t>(w.n) * static_cast<std::size_t>(w.k);
@@ -171,6 +182,7 @@ inline void read_file(FileWeight& w) {
     if (w.format == FileFormat::kBF16) {
       w.values[i] = std::bit_cast<float>(static_cast<std::uint32_t>(block[0]) << 16 | static_cast<std::uint32_t>(block[1]) << 24);
     }
+    if (w.format == FileFormat::kF8_E4M3) w.values[i] = read_float8(block, inside);
     if (is_quantized(w.format)) {
       w.parts[i] = per_block == 32 ? read_small(w.format, block, inside) : read_super(w.format, block, inside);
       w.values[i] = w.parts[i].value();
@@ -192,6 +204,7 @@ inline HalfPlaces half_places(FileFormat format) {
     case FileFormat::kQ6_K: return {208, -1};
     case FileFormat::kQ3_K: return {108, -1};
     case FileFormat::kQ2_K: return {80, 82};
+    case FileFormat::kF8_E4M3:
     case FileFormat::kMXFP4: return {-1, -1};
     default: return {0, -1};
   }
@@ -203,6 +216,12 @@ inline void tame_block(FileFormat format, Random& random, std::uint8_t* block) {
   for (const int place : {places.d, places.m}) {
     const std::uint16_t half = small_half(random);
     if (place >= 0) std::memcpy(block + place, &half, 2);
+  }
+  if (format == FileFormat::kQ4_Z) block[2] = static_cast<std::uint8_t>(random.bits() % 17);
+  if (format == FileFormat::kF8_E4M3) {
+    const float d = random.uniform() * 0x1p-8f;
+    std::memcpy(block, &d, 4);
+    for (int i = 4; i < 36; ++i) block[i] = (block[i] & 0x7f) == 0x7f ? 0x7e : block[i];  // no NaN
   }
   if (format == FileFormat::kMXFP4) block[0] = static_cast<std::uint8_t>(120 + random.bits() % 8);
 }

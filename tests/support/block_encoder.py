@@ -1,4 +1,4 @@
-"""A plain encoder for the GGUF block formats: rounding to the nearest code between the extremes of a group.
+"""A plain encoder for the block formats: rounding to the nearest code between the extremes of a group.
 
 Worse than the encoders people use, but every scale, minimum and code takes part.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tidemill.graph.blocks import FLOAT8
 from tidemill.graph.formats import WeightFormat, WeightTensor, block_parts
 
 __all__ = ["encode_blocks"]
@@ -24,6 +25,16 @@ def encode_blocks(values: Floats, format_: WeightFormat) -> Bytes:
             return _symmetric(groups, 4 if format_ is WeightFormat.Q4_0 else 5)
         case WeightFormat.Q4_1 | WeightFormat.Q5_1:
             return _affine(groups, 4 if format_ is WeightFormat.Q4_1 else 5)
+        case WeightFormat.Q4_Z:
+            low, high = groups.min(axis=1, keepdims=True), groups.max(axis=1, keepdims=True)
+            d = _half(np.maximum(high - low, 1e-6) / 15)
+            zero = np.clip(np.rint(-low / d.astype(np.float32)), 0, 16)
+            codes = np.clip(np.rint(groups / d.astype(np.float32)) + zero, 0, 15).astype(np.int8)
+            return _small(np.concatenate([d.view(np.uint8), zero.astype(np.uint8)], axis=1), codes, 4)
+        case WeightFormat.F8_E4M3:
+            d = (np.abs(groups).max(axis=1, keepdims=True) / 448 + 1e-30).astype("<f4")
+            codes = np.abs(groups[:, :, None] / d[:, :, None] - np.nan_to_num(FLOAT8, nan=1e9)).argmin(axis=2)
+            return np.concatenate([d.view(np.uint8), codes.astype(np.uint8)], axis=1)
         case WeightFormat.Q8_0:
             d = _half(np.abs(groups).max(axis=1, keepdims=True) / 127)
             return np.concatenate([d.view(np.uint8), _round(groups, d, -127, 127).view(np.uint8)], axis=1)

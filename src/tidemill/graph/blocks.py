@@ -1,7 +1,7 @@
-"""The block formats of GGUF taken apart: whole numbers, and what they are multiplied with.
+"""Block formats taken apart: whole numbers, and what they are multiplied with.
 
-Bytes as in ggml-common.h of llama.cpp. Nibbles of 16 bytes are values 0..15 (low) and 16..31 (high); "runs" of r bytes
-hold r values per field, lowest field first. Blocks of 32 values:
+Bytes of q4_z and f8_e4m3 are our own, of the others as in ggml-common.h of llama.cpp. Nibbles of 16 bytes are values
+0..15 (low) and 16..31 (high); "runs" of r bytes hold r values per field, lowest field first. Blocks of 32 values:
 
     q4_0    f16 d | nibbles                       value = (n - 8) * d
     q4_1    f16 d | f16 m | nibbles               value = n * d + m
@@ -10,6 +10,8 @@ hold r values per field, lowest field first. Blocks of 32 values:
     q8_0    f16 d | 32 int8                       value = n * d
     iq4_nl  f16 d | nibbles                       value = LEVELS[n] * d
     mxfp4   u8 e | nibbles                        value = 4-bit float * 2^(e - 127); here it is doubled, and 2^(e - 128)
+    q4_z    f16 d | u8 z | nibbles                value = (n - z) * d
+    f8_e4m3 f32 d | 32 8-bit floats               value = float * d; no whole numbers
 
 Blocks of 256 values; sc and mn are whole numbers per group of 32 (q4_k, q5_k) or 16 (the others), sc' = sc - 32:
 
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BlockParts", "BlockReader"]
+__all__ = ["FLOAT8", "BlockParts", "BlockReader"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -36,6 +38,19 @@ Floats = npt.NDArray[np.float32]
 _LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 # Twice the 4-bit floats of the microscaling formats (Open Compute Project, 1.0): 2 bits of exponent, 1 of mantissa.
 _FLOAT4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+
+
+def _float8() -> Floats:
+    codes = np.arange(256)
+    exponent, mantissa = codes >> 3 & 15, codes & 7
+    magnitude = np.where(exponent == 0, np.ldexp(mantissa, -9), np.ldexp(mantissa + 8.0, exponent - 10))
+    magnitude[codes & 127 == 127] = np.nan
+    values: Floats = np.where(codes < 128, magnitude, -magnitude).astype(np.float32)
+    return values
+
+
+FLOAT8 = _float8()
+"""The values of the 8-bit float e4m3fn (Open Compute Project, 8-bit floating point 1.0) by code. NaN is 127 and 255."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +112,19 @@ def mxfp4(blocks: Bytes) -> BlockParts:
     """See the module."""
     scale = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
     return _small(_FLOAT4[_fields(blocks[:, 1:], 16, 4)], scale)
+
+
+def q4_z(blocks: Bytes) -> BlockParts:
+    """See the module."""
+    scale = _half(blocks, 0)
+    return _small(_fields(blocks[:, 3:], 16, 4), scale, minimum=-(scale * blocks[:, 2:3]))
+
+
+def f8_e4m3(blocks: Bytes) -> Floats:
+    """The values [blocks, 32], rounded once."""
+    scale = np.ascontiguousarray(blocks[:, :4]).view("<f4")
+    values: Floats = FLOAT8[blocks[:, 4:]] * scale
+    return values
 
 
 def q2_k(blocks: Bytes) -> BlockParts:

@@ -1,6 +1,7 @@
 """Weight formats: how numbers are stored in files, and their exact meaning.
 
-The block formats are those of GGUF: 32 or 256 consecutive values along a row share one block (graph/blocks.py).
+Block formats are those of GGUF, and two that AWQ, GPTQ and fp8 checkpoints are arranged into (models/loading/packed):
+32 or 256 consecutive values along a row share one block (graph/blocks.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class WeightFormat(StrEnum):
     Q2_K = "q2_k"
     IQ4_NL = "iq4_nl"
     MXFP4 = "mxfp4"
+    Q4_Z = "q4_z"
+    F8_E4M3 = "f8_e4m3"
 
     @property
     def block_values(self) -> int:
@@ -48,8 +51,8 @@ class WeightFormat(StrEnum):
 
     @property
     def quantized(self) -> bool:
-        """True for block formats, whose products run on 8-bit activations in fast mode."""
-        return self.block_values > 1
+        """True for blocks of whole numbers, whose products run on 8-bit activations in fast mode."""
+        return self.block_values > 1 and self is not WeightFormat.F8_E4M3
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of one row of this many values; the row must be whole blocks."""
@@ -74,6 +77,8 @@ _BLOCKS = {
     WeightFormat.Q2_K: (256, 84),
     WeightFormat.IQ4_NL: (32, 18),
     WeightFormat.MXFP4: (32, 17),
+    WeightFormat.Q4_Z: (32, 19),
+    WeightFormat.F8_E4M3: (32, 36),
 }
 
 _READERS: dict[WeightFormat, blocks.BlockReader] = {
@@ -89,6 +94,7 @@ _READERS: dict[WeightFormat, blocks.BlockReader] = {
     WeightFormat.Q2_K: blocks.q2_k,
     WeightFormat.IQ4_NL: blocks.iq4_nl,
     WeightFormat.MXFP4: blocks.mxfp4,
+    WeightFormat.Q4_Z: blocks.q4_z,
 }
 
 
@@ -125,7 +131,7 @@ def block_parts(tensor: WeightTensor) -> BlockParts:
 
 def dequantize(tensor: WeightTensor) -> npt.NDArray[np.float32]:
     """The exact values of a tensor in float32, in its shape. Every format here fits float32 without rounding (those
-    with a minimum, d * q + m, are rounded once to float32, as the file format's own reference does)."""
+    with a minimum, d * q + m, and 8-bit floats times d are rounded once to float32, as their own references do)."""
     match tensor.format:
         case WeightFormat.F32:
             values = tensor.data.view("<f4").astype(np.float32, copy=False)
@@ -133,6 +139,8 @@ def dequantize(tensor: WeightTensor) -> npt.NDArray[np.float32]:
             values = tensor.data.view("<f2").astype(np.float32)
         case WeightFormat.BF16:
             values = (tensor.data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        case WeightFormat.F8_E4M3:
+            values = blocks.f8_e4m3(tensor.data.reshape(-1, tensor.format.block_bytes))
         case _:
             values = block_parts(tensor).values()
     return values.reshape(tensor.shape)

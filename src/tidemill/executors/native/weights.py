@@ -33,6 +33,8 @@ _FILE_FORMAT = {
     WeightFormat.Q2_K: 12,
     WeightFormat.IQ4_NL: 13,
     WeightFormat.MXFP4: 14,
+    WeightFormat.Q4_Z: 15,
+    WeightFormat.F8_E4M3: 16,
 }
 
 
