@@ -44,14 +44,20 @@ blocks behind the window are given back (see [memory](memory.md#layers-with-a-sl
 honoured as in transformers; llama.cpp leaves it out, so answers to prompts beyond it differ from llama.cpp's.
 
 transformers rounds Gemma's embedding scale, the square root of the width, to the type that the model runs in;
-activations here are float32, and it is not rounded."""
+activations here are float32, and it is not rounded.
+
+The ramp of gpt-oss's YaRN is not rounded to whole dimensions (`truncate` is false), in GGUF files neither, though these
+do not say so; llama.cpp rounds it."""
 _EXPERTS = """
 ## Mixtures of experts
 
 A token goes through the experts with the highest router scores, of equal ones those with the lower numbers; no expert
 turns a token away, and what they say is added in the order of their numbers, so an answer does not depend on the tokens
 beside it. All experts are in memory, and a step reads those that its tokens choose. GGUF files do not say whether the
-weights of a token's experts sum to 1; as in llama.cpp, they do."""
+weights of a token's experts sum to 1; as in llama.cpp, they do.
+
+The experts of gpt-oss are read as its checkpoints hold them, in 4-bit floats (`*_blocks` and `*_scales`, the `mxfp4` of
+GGUF files): their bytes are put in another order, and no value changes."""
 
 
 def _lines(note: str) -> Iterator[str]:

@@ -205,19 +205,26 @@ void bind_instructions(nb::class_<Module>& cls) {
         m.emit(RopeOp{x, heads, head_dim, rope, out});
       }, "x"_a, "heads"_a, "head_dim"_a, "rope"_a, "out"_a)
       .def("attention", [](Module& m, int q, int k, int v, int heads, int group, int layer, int rope, float scale,
-                           int window, float soft_cap, int out) {
-        m.emit(AttentionOp{q, k, v, heads, group, layer, rope, scale, window, soft_cap, out});
-      }, "q"_a, "k"_a, "v"_a, "heads"_a, "group"_a, "layer"_a, "rope"_a, "scale"_a, "window"_a, "soft_cap"_a, "out"_a)
+                           int window, float soft_cap, int sinks, int out) {
+        m.emit(AttentionOp{q, k, v, heads, group, layer, rope, scale, window, soft_cap, sinks, out});
+      }, "q"_a, "k"_a, "v"_a, "heads"_a, "group"_a, "layer"_a, "rope"_a, "scale"_a, "window"_a, "soft_cap"_a,
+           "sinks"_a, "out"_a)
       .def("moe", [](Module& m, int x, int scores, int width, int inner, int experts, int chosen, bool normalized,
-                     bool gelu_tanh, float scale, const std::vector<std::vector<int>>& weights, int rows,
-                     int rows_quantized, int hidden, int hidden_quantized, int out) {
+                     int activation, float alpha, float limit, float scale,
+                     const std::vector<std::vector<int>>& weights, int rows, int rows_quantized, int hidden,
+                     int hidden_quantized, int out) {
         if (chosen < 1 || chosen > experts) throw std::invalid_argument("a row cannot choose that many experts");
-        const auto part = [&](std::size_t i) { return ExpertWeights{weights.at(i).at(0), weights.at(i).at(1) != 0}; };
-        m.emit(MoeOp{x, scores, width, inner, experts, chosen, normalized,
-                     gelu_tanh ? Activation::kGeluTanh : Activation::kSilu, scale, part(0), part(1), part(2), rows,
-                     rows_quantized, hidden, hidden_quantized, out});
-      }, "x"_a, "scores"_a, "width"_a, "inner"_a, "experts"_a, "chosen"_a, "normalized"_a, "gelu_tanh"_a, "scale"_a,
-           "weights"_a, "rows"_a, "rows_quantized"_a, "hidden"_a, "hidden_quantized"_a, "out"_a)
+        if (activation < 0 || activation > static_cast<int>(Activation::kClamped)) {
+          throw std::invalid_argument("no activation has the number " + std::to_string(activation));
+        }
+        const auto part = [&](std::size_t i) {
+          const std::vector<int>& part = weights.at(i);
+          return ExpertWeights{part.at(0), part.at(1) != 0, part.at(2)};
+        };
+        m.emit(MoeOp{x, scores, width, inner, experts, chosen, normalized, static_cast<Activation>(activation), alpha,
+                     limit, scale, part(0), part(1), part(2), rows, rows_quantized, hidden, hidden_quantized, out});
+      }, "x"_a, "scores"_a, "width"_a, "inner"_a, "experts"_a, "chosen"_a, "normalized"_a, "activation"_a, "alpha"_a,
+           "limit"_a, "scale"_a, "weights"_a, "rows"_a, "rows_quantized"_a, "hidden"_a, "hidden_quantized"_a, "out"_a)
       .def("add", [](Module& m, int a, int b, bool outputs, int width, int out) {
         m.emit(AddOp{a, b, rows_of(outputs), width, out});
       }, "a"_a, "b"_a, "outputs"_a, "width"_a, "out"_a)

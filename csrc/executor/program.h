@@ -34,7 +34,7 @@ struct NormOp {
   std::int32_t out, out_quantized;  // either or both
 };
 
-enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+enum class Activation : std::uint8_t { kSilu, kGeluTanh, kClamped };
 
 // gate and up as two values, or side by side in one (up is none).
 struct GluOp {
@@ -73,12 +73,14 @@ struct AttentionOp {
   float scale;
   std::int32_t window;  // 0: none
   float soft_cap;       // 0: none
+  std::int32_t sinks;   // vector of heads, or none
   std::int32_t out;
 };
 
 struct ExpertWeights {
   std::int32_t first;  // matrix of expert 0; the others follow
   bool quantized;      // multiplies quantised rows
+  std::int32_t bias;   // vector with the outputs of all experts, or none
 };
 
 // Mixture of experts. The scratch slots have a row per token and chosen expert, `chosen` to each of the slot's rows.
@@ -86,6 +88,7 @@ struct MoeOp {
   std::int32_t x, scores, width, inner, experts, chosen;
   bool normalized;
   Activation activation;
+  float alpha, limit;  // clamped activation only
   float scale;
   ExpertWeights gate, up, down;
   std::int32_t rows, rows_quantized;      // scratch: inputs, later outputs, of `width`; quantised inputs or none

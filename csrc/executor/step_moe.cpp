@@ -83,7 +83,12 @@ void StepRunner::gate_rows(const MoeOp& op) {
     float* first = hidden + static_cast<std::size_t>(panel.begin) * stride;
     for (std::int32_t i = 0; i < panel.end - panel.begin; ++i) {
       float* row = first + static_cast<std::size_t>(i) * stride;
-      glu(row, row + part_stride(op), op.inner, row);
+      const float* up = row + part_stride(op);
+      if (op.activation == Activation::kClamped) {
+        kernels_.vector->clamped_glu(row, up, op.inner, op.alpha, op.limit, row);
+      } else {
+        glu(row, up, op.inner, row);
+      }
     }
     if (op.hidden_quantized != kNone) kernels_.linear->quantize(first, stride, expert_view(quantized, panel), 0, 1);
   });
@@ -129,8 +134,12 @@ void StepRunner::multiply_expert(const ExpertProduct& product, const ExpertTask&
   for (const ExpertProduct::Part& part : product.parts) {
     const PackedMatrix& weight = weights_.matrix(part.weights.first + task.rows.expert);
     const std::int32_t from = std::max(begin, 0), to = std::min(end, weight.tiles());
-    const LinearOutput output{product.out + row * product.out_stride + part.column, product.out_stride, nullptr,
-                              nullptr, 0};
+    const float* bias = part.weights.bias == kNone ? nullptr
+                                                   : weights_.vector(part.weights.bias) +
+                                                         static_cast<std::size_t>(task.rows.expert) *
+                                                             static_cast<std::size_t>(weight.n);
+    const LinearOutput output{product.out + row * product.out_stride + part.column, product.out_stride, bias, nullptr,
+                              0};
     if (from < to && part.weights.quantized) {
       kernels_.linear->linear_quantized(weight, expert_view(product.x_quantized, task.rows), from, to, output,
                                         settings_.row_variant);

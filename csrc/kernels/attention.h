@@ -6,6 +6,7 @@
 // Online softmax (Milakov & Gimelshein, arXiv:1805.02867) over tiles of 64 tokens at absolute multiples of 64, whatever
 // the block size. Each (token, head) keeps a maximum, eight partial sums and an output; their order of operations is
 // fixed by the tile alone, so the bits do not depend on chunking, neighbours, block size or threads (rule 2).
+// A head's sink comes before its first tile: the maximum is then the sink, and the sums add up to one.
 // A token reads no slot beyond its own position, so what an unwritten slot holds never matters.
 //
 // With a window of w the token at position p reads positions p - w + 1 to p: tiles wholly before are passed over, and of
@@ -74,6 +75,7 @@ struct AttentionCall {
   float scale;
   float soft_cap;       // scores become soft_cap * tanh(score / soft_cap); 0: they stay
   std::int32_t window;  // positions a token reads, its own included; 0: all before it
+  const float* sinks;   // [heads]: a score that each softmax has beside those of its positions, or null
   const float* rope_cos;  // [position][rope_half], or null
   const float* rope_sin;
   std::int32_t rope_half;

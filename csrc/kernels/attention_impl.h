@@ -132,6 +132,14 @@ TIDEMILL_INLINE void cap_scores(float* p, TileSpan span, float soft_cap_or_zero)
   soft_cap<S>(p + lanes.begin, soft_cap_or_zero, lanes.end - lanes.begin, p + lanes.begin);
 }
 
+// A query's softmax before its first tile.
+template <class S>
+TIDEMILL_INLINE void begin_softmax(const AttentionCall& call, std::int32_t head, float* maximum, float* sums) {
+  S::store(sums, S::zero());
+  *maximum = call.sinks == nullptr ? -__builtin_inff() : call.sinks[head];
+  if (call.sinks != nullptr) sums[0] = 1.0f;
+}
+
 // The tile's step of one query's softmax: scores become weights, the new maximum and sums are kept, the factor for
 // what was accumulated before is returned. Tokens outside the span, which must not be empty, weigh nothing.
 template <class S>
@@ -394,8 +402,9 @@ void attend(const AttentionCall& call, const AttentionRow& row, const AttentionT
   const std::int32_t group = call.group();
   const QueryState state = QueryState::in(scratch, padded);
   load_queries<S>(call, row, task, state.queries);
-  for (std::int32_t r = 0; r < queries; ++r) state.maximums[r] = -__builtin_inff();
-  for (std::int32_t i = 0; i < 8 * queries; i += 8) S::store(state.sums + i, S::zero());
+  for (std::int32_t r = 0; r < queries; ++r) {
+    begin_softmax<S>(call, task.kv_head * group + (task.begin + r) % group, state.maximums + r, state.sums + 8 * r);
+  }
   for (std::int32_t i = 0; i < padded * queries; i += 8) S::store(state.outputs + i, S::zero());
   const std::int32_t last = row.start + (task.end - 1) / group;
   for_tiles(call, row.start + task.begin / group, last, [&](std::int32_t start, TileSpan span) {
@@ -474,8 +483,9 @@ void materialised_softmax(const AttentionCall& call, const AttentionRow& row, co
     float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
     const std::int32_t position = row.start + r / group;
     const TileSpan span{call.first_read(position), position + 1};
-    float maximum = -__builtin_inff();
-    alignas(32) float sums[simd::kLanes] = {};
+    float maximum;
+    alignas(32) float sums[simd::kLanes];
+    begin_softmax<S>(call, task.kv_head * group + r % group, &maximum, sums);
     softmax_step<S>(p, span, &maximum, sums);
     const auto total = S::set(S::sum(S::load(sums)));
     const TileSpan lanes = lanes_around(span);

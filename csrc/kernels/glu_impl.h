@@ -31,4 +31,16 @@ void gelu_tanh_glu(const float* gate, const float* up, std::int32_t n, float* ou
   });
 }
 
+// (u + 1) g / (1 + exp(-alpha g)), both held within the limit, g from above only (the gated unit of gpt-oss).
+template <class S>
+void clamped_glu(const float* gate, const float* up, std::int32_t n, float alpha, float limit, float* out) {
+  const auto one = S::set(1.0f), high = S::set(limit), low = S::set(-limit), slope = S::set(-alpha);
+  simd::for_lanes(n, [&](int i, int lanes) {
+    const auto g = S::min(high, simd::load<S>(gate + i, lanes));
+    const auto u = S::min(high, S::max(low, simd::load<S>(up + i, lanes)));
+    const auto gated = S::div(g, S::add(one, simd::exp<S>(S::mul(g, slope))));
+    simd::store<S>(out + i, S::mul(gated, S::add(u, one)), lanes);
+  });
+}
+
 }  // namespace tidemill

@@ -25,6 +25,8 @@ struct VectorKernels {
   void (*silu_glu)(const float* gate, const float* up, std::int32_t n, float* out);
   // out = gate / 2 * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) * up, for one row of n.
   void (*gelu_tanh_glu)(const float* gate, const float* up, std::int32_t n, float* out);
+  // out = (u + 1) * g / (1 + exp(-alpha * g)), g = min(gate, limit), u = up within [-limit, limit], for one row of n.
+  void (*clamped_glu)(const float* gate, const float* up, std::int32_t n, float alpha, float limit, float* out);
   // out = exp(x - max x) / sum of those, for one row of n.
   void (*softmax)(const float* x, std::int32_t n, float* out);
   void (*add)(const float* a, const float* b, std::int32_t n, float* out);

@@ -15,6 +15,7 @@ constexpr VectorKernels vector_kernels() {
           rms_norm<S>,
           silu_glu<S>,
           gelu_tanh_glu<S>,
+          clamped_glu<S>,
           softmax_row<S>,
           add_rows<S>,
           scale_row<S>,

@@ -54,7 +54,7 @@ class SmallMachine {
         EmbedOp{table, 0, kWidth},
         NormOp{0, norm, 1e-5f, RowsOf::kTokens, kWidth, 1, 1, kNone},
         LinearOp{1, kNone, RowsOf::kTokens, kWidth, 2, kMerged, kNone, {{qkv, 0, kNone, false}}},
-        AttentionOp{2, kNone, kNone, kHeads, group, 0, rope, 0.25f, 0, 0.0f, 1},
+        AttentionOp{2, kNone, kNone, kHeads, group, 0, rope, 0.25f, 0, 0.0f, kNone, 1},
         SelectOp{1, kWidth, 3},
         LinearOp{3, kNone, RowsOf::kOutputs, kWidth, 4, kVocab, kNone, {{head, 0, kNone, false}}},
     };

@@ -26,6 +26,7 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from generate_gpt_oss import experts_apart, metadata, pack_experts
 from generate_tiny_llama import DATA, END, START, VOCAB, in_pairs, insist, record, tokenizer, write_vocabulary
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
@@ -64,6 +65,8 @@ class Case:
     """Range of the factors of norms."""
     sharpness: float = 1.8
     """Of the rows of queries and keys."""
+    packed: bool = False
+    """The experts of a gpt-oss are in 4-bit floats."""
 
 
 def no_more(_writer: gguf.GGUFWriter, _config: PretrainedConfig) -> None:
@@ -135,6 +138,22 @@ SHORT = [1.0, 1.1, 1.3]
 LONG = [1.0, 2.0, 6.0]
 THETA = {"rope_type": "default", "rope_theta": 300.0}
 GEMMA = {"tie_word_embeddings": True, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 16}
+GPT_OSS = {
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "sliding_window": 16,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 500.0,
+        "factor": 4.0,
+        "beta_fast": 4.0,
+        "beta_slow": 0.7,
+        "truncate": False,
+        "original_max_position_embeddings": 32,
+    },
+}
 CASES = (
     Case(
         "mistral",
@@ -272,6 +291,14 @@ CASES = (
             "rope_parameters": THETA,
         },
     ),
+    Case("gpt_oss", "gpt_oss", GPT_OSS | {"intermediate_size": 24, "num_hidden_layers": 3}, gguf=metadata),
+    Case(
+        "gpt_oss_mxfp4",
+        "gpt_oss",
+        GPT_OSS | {"hidden_size": 64, "intermediate_size": 64},
+        gguf=metadata,
+        packed=True,
+    ),
 )
 
 
@@ -301,20 +328,24 @@ def make(case: Case, seed: int, folder: Path) -> None:
     config._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config).eval()
     fill(model, rng, case)
+    packed = pack_experts(model, rng) if case.packed else {}
     prompts = [rng.integers(0, END, length).tolist() for length in case.lengths]
     insist(case, model, prompts[-1])
     state = published(model)
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
-    save_file({name: tensor.half() for name, tensor in state.items()}, folder / "model.safetensors", {"format": "pt"})
+    halves = {name: tensor.half() for name, tensor in state.items() if f"{name}_blocks" not in packed}
+    save_file(halves | packed, folder / "model.safetensors", {"format": "pt"})
     expected = record("f16", model, prompts)
     if case.short:
         expected |= record_short(model, rng.integers(0, END, case.short))
     np.savez_compressed(folder / "expected.npz", **expected)
     if case.gguf is not None:
-        write_gguf(folder / "model.gguf", case, config, state)
+        write_gguf(folder / "model.gguf", case, config, apart(case, state, packed))
     config.architectures = [type(model).__name__]
     config.dtype = "float16"
+    if packed:
+        config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
     config.save_pretrained(folder)
     GenerationConfig(bos_token_id=START, eos_token_id=[END]).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer(), separators=(",", ":")) + "\n")
@@ -329,6 +360,13 @@ def published(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     with tempfile.TemporaryDirectory() as scratch:
         model.save_pretrained(scratch)
         return dict(sorted(load_file(Path(scratch) / "model.safetensors").items()))  # else in no fixed order
+
+
+def apart(case: Case, state: dict[str, torch.Tensor], packed: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """The tensors that a GGUF file has."""
+    if case.model_type == "gpt_oss":
+        return experts_apart(state, packed)
+    return {name: tensor.numpy() for name, tensor in stacked(state).items()}
 
 
 def stacked(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -357,6 +395,10 @@ def fill(model: PreTrainedModel, rng: np.random.Generator, case: Case) -> None:
                 values = rng.uniform(low, high, tensor.shape)
             elif name.endswith("bias"):
                 values *= 0.3
+            elif name.endswith("sinks"):
+                values = 4.0 + 1.5 * values
+            elif case.model_type == "gpt_oss" and ".experts." in name:  # inputs first; gates beyond their limit
+                values *= (4.0 if "gate_up" in name else 0.2) / math.sqrt(tensor.shape[-2])
             elif "embed_tokens" in name or "lm_head" in name:
                 values *= 0.5
             else:
@@ -383,9 +425,15 @@ def record_short(model: PreTrainedModel, prompt: np.ndarray) -> dict[str, np.nda
     }
 
 
-def write_gguf(path: Path, case: Case, config: PretrainedConfig, state: dict[str, torch.Tensor]) -> None:
+def write_gguf(path: Path, case: Case, config: PretrainedConfig, state: dict[str, np.ndarray]) -> None:
     """The checkpoint as llama.cpp's converter would write it."""
-    renamed = {"gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
+    renamed = {
+        "gemma3_text": "gemma3",
+        "gpt_oss": "gpt-oss",
+        "mistral": "llama",
+        "mixtral": "llama",
+        "qwen3_moe": "qwen3moe",
+    }
     architecture = renamed.get(case.model_type, case.model_type)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
@@ -404,14 +452,19 @@ def write_gguf(path: Path, case: Case, config: PretrainedConfig, state: dict[str
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if case.paired else {}
     arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    for name, tensor in stacked(state).items():
-        values = tensor.numpy()
+    for name, stored in state.items():
+        values = stored
         if (module := name.split(".")[-2]) in heads:
             values = in_pairs(values, heads[module])
         if whole_norms and name.endswith("norm.weight"):
             values = values + 1
         new_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        writer.add_tensor(new_name, np.ascontiguousarray(values, np.float32 if values.ndim == 1 else np.float16))
+        if values.dtype == np.uint8:
+            blocks = np.ascontiguousarray(values)
+            writer.add_tensor(new_name, blocks, raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+            continue
+        vector = values.ndim == 1 or name.endswith(".bias")
+        writer.add_tensor(new_name, np.ascontiguousarray(values, np.float32 if vector else np.float16))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -3,6 +3,7 @@ than every window and every original rope length, and every way to get it wrong.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from tidemill.core.step import NO_BLOCK, PlanRow, RowOptions, SequenceId, StepPl
 from tidemill.executors.factory import make_executor
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
-from tidemill.graph.graph import Attention, Glu, Graph, Moe, Node, RmsNorm, Rope, RopeSpec, Scale, SoftCap
+from tidemill.graph.graph import Attention, ClampedGlu, Glu, Graph, Moe, Node, RmsNorm, Rope, RopeSpec, Scale, SoftCap
 from tidemill.graph.passes.fuse import fuse
+from tidemill.models.fields import Fields
 from tidemill.models.loading import load_model
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.model import Model
 from tidemill.models.registry import ARCHITECTURES
+from tidemill.models.rope import rope_spec
 
 DATA = Path(__file__).parent / "data"
 IN_GGUF = (
@@ -37,6 +40,8 @@ IN_GGUF = (
     "olmo2",
     "mixtral",
     "qwen3_moe",
+    "gpt_oss",
+    "gpt_oss_mxfp4",
 )
 CASES = (*IN_GGUF, "mistral_window", "qwen2_window", "qwen3_moe_sparse")
 FILES = [(case, "") for case in CASES] + [(case, "model.gguf") for case in IN_GGUF]
@@ -169,13 +174,16 @@ def with_ropes(model: Model, change: Callable[[RopeSpec], RopeSpec]) -> Model:
     return with_nodes(model, lambda n: replace(n, rope=change(n.rope)) if isinstance(n, Rope) else n)
 
 
+def as_f32(name: str, values: Floats) -> WeightTensor:
+    data = np.ascontiguousarray(values, np.float32).view(np.uint8).reshape(-1)
+    return WeightTensor(name=name, format=WeightFormat.F32, shape=values.shape, data=data)
+
+
 def with_weight(model: Model, part: str, change: Callable[[Floats], Floats]) -> Model:
     def changed(name: str, tensor: WeightTensor) -> WeightTensor:
         if part not in name:
             return tensor
-        values = np.ascontiguousarray(change(dequantize(tensor)), np.float32)
-        data = values.view(np.uint8).reshape(-1)
-        return WeightTensor(name=name, format=WeightFormat.F32, shape=values.shape, data=data)
+        return as_f32(name, change(dequantize(tensor)))
 
     return replace(model, weights={name: changed(name, model.weights[name]) for name in model.weights})
 
@@ -310,6 +318,44 @@ def best_experts_for_the_worst(model: Model) -> Model:
     return with_weight(model, ".mlp.gate.", lambda w: -w)
 
 
+def clamped(alpha: float, limit: float) -> Callable[[Model], Model]:
+    return lambda model: with_moe(model, lambda n: replace(n, activation=ClampedGlu(alpha=alpha, limit=limit)))
+
+
+def no_sinks(model: Model) -> Model:
+    return with_attention(model, lambda n: replace(n, sinks=None))
+
+
+def gate_and_up_not_in_turn(model: Model) -> Model:
+    """The rows of a checkpoint taken as gate first, then up."""
+    weights = dict(model.weights)
+    for node in (node for node in model.graph.nodes if isinstance(node, Moe)):
+        gate, up = (dequantize(weights[name]) for name in (node.gate, node.up))
+        shape = (node.experts, node.inner, node.x.width)
+        rows = np.stack([gate.reshape(shape), up.reshape(shape)], axis=2).reshape(node.experts, -1, node.x.width)
+        for name, half in zip((node.gate, node.up), np.split(rows, 2, axis=1), strict=True):
+            weights[name] = as_f32(name, half.reshape(gate.shape))
+    return replace(model, weights=weights)
+
+
+def halves_of_bytes_exchanged(model: Model) -> Model:
+    """The second of a byte's two values taken as the first."""
+    assert isinstance(model.weights, StoredWeights)
+    stored = {
+        name: tensor if tensor.scales is None else replace(tensor, data=tensor.data >> 4 | tensor.data << 4)
+        for name, tensor in model.weights.stored.items()
+    }
+    return replace(model, weights=StoredWeights(stored))
+
+
+def rounded_ramp(model: Model) -> Model:
+    """YaRN's ramp between whole dimensions, as in other models."""
+    values = json.loads((DATA / "gpt_oss" / "config.json").read_text())
+    values["rope_parameters"]["truncate"] = True
+    rope = rope_spec(Fields(values, "config.json"), values["head_dim"])
+    return with_ropes(model, lambda _spec: rope)
+
+
 def no_biases(model: Model) -> Model:
     return with_weight(model, ".bias", np.zeros_like)
 
@@ -358,6 +404,27 @@ MISTAKES: dict[str, tuple[str, Callable[[Model], Model]]] = {
     "qwen3_moe: one expert fewer": ("qwen3_moe", top_k_by(-1)),
     "qwen3_moe: the worst experts": ("qwen3_moe", best_experts_for_the_worst),
     "qwen3_moe: no norm of queries": ("qwen3_moe", no_query_norm),
+    "gpt_oss: no sinks": ("gpt_oss", no_sinks),
+    "gpt_oss: sinks of other heads": ("gpt_oss", lambda m: with_weight(m, "sinks", lambda w: np.roll(w, 1))),
+    "gpt_oss: window longer by one": ("gpt_oss", window_by(1)),
+    "gpt_oss: window shorter by one": ("gpt_oss", window_by(-1)),
+    "gpt_oss: all layers local": ("gpt_oss", all_local),
+    "gpt_oss: yarn's ramp rounded": ("gpt_oss", rounded_ramp),
+    "gpt_oss: yarn's growth of scores missing": ("gpt_oss", no_growth),
+    "gpt_oss: no clamp": ("gpt_oss", clamped(1.702, 1e6)),
+    "gpt_oss: alpha": ("gpt_oss", clamped(1.6, 7.0)),
+    "gpt_oss: no output bias": ("gpt_oss", lambda m: with_weight(m, "o_proj.bias", np.zeros_like)),
+    "gpt_oss: no router bias": ("gpt_oss", lambda m: with_weight(m, "mlp.gate.bias", np.zeros_like)),
+    "gpt_oss: no bias of gates": ("gpt_oss", lambda m: with_weight(m, "gate_proj.bias", np.zeros_like)),
+    "gpt_oss: no bias of the experts' outputs": (
+        "gpt_oss",
+        lambda m: with_weight(m, "down_proj.bias", np.zeros_like),
+    ),
+    "gpt_oss: softmax over all experts": ("gpt_oss", normalized_the_other_way),
+    "gpt_oss: gate and up not in turn": ("gpt_oss", gate_and_up_not_in_turn),
+    "gpt_oss: gate and up exchanged": ("gpt_oss", gate_for_up),
+    "gpt_oss: packed gate and up not in turn": ("gpt_oss_mxfp4", gate_and_up_not_in_turn),
+    "gpt_oss: halves of packed bytes exchanged": ("gpt_oss_mxfp4", halves_of_bytes_exchanged),
     "qwen3_moe: renormalised where it should not be": ("qwen3_moe_sparse", normalized_the_other_way),
 }
 

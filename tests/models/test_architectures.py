@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.model_folder import CONFIG
 from tidemill.core.errors import ModelLoadError
-from tidemill.graph.graph import Attention, Graph, Moe, RmsNorm, Rope, Scale, SoftCap
+from tidemill.graph.graph import Attention, ClampedGlu, Graph, Moe, RmsNorm, Rope, Scale, SoftCap
 from tidemill.models.fields import Fields
 from tidemill.models.registry import ARCHITECTURES, build_graph
 
@@ -87,6 +87,37 @@ def test_qwen_ignores_its_window_unless_told_to_use_it(model_type: str) -> None:
     assert windows(graph_of(model_type, max_window_layers=1, **config)) == [None, None, None]
     used = graph_of(model_type, use_sliding_window=True, max_window_layers=1, **config)
     assert windows(used) == [None, 16, 16]
+
+
+def test_gpt_oss_has_local_layers_first_and_in_turn_and_sinks_in_all() -> None:
+    graph = graph_of("gpt_oss", num_hidden_layers=3, sliding_window=16)
+    assert windows(graph) == [16, None, 16]
+    assert [graph.spec(node.sinks or "").shape for node in attentions(graph)] == [(2,)] * 3
+    moe = next(node for node in graph.nodes if isinstance(node, Moe))
+    assert moe.activation == ClampedGlu(alpha=1.702, limit=7.0)
+    assert [graph.spec(name).shape for name in moe.biases or ()] == [(4 * 12,), (4 * 12,), (4 * 8,)]
+    assert all(node.biases is None for node in graph_of("mixtral").nodes if isinstance(node, Moe))
+
+
+def test_gpt_oss_without_a_word_of_its_rope_has_transformers_yarn() -> None:
+    silent, said = (
+        graph_of("gpt_oss", max_position_embeddings=131072),
+        graph_of(
+            "gpt_oss",
+            max_position_embeddings=131072,
+            rope_theta=150000.0,
+            rope_scaling={
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
+        ),
+    )
+    assert silent == said
+    assert silent != graph_of("gpt_oss", max_position_embeddings=131072, rope_parameters={"rope_type": "default"})
 
 
 # --- positions ----------------------------------------------------------------------------------------------------
@@ -186,6 +217,8 @@ def test_the_default_rope_base_of_mixtral_is_a_million() -> None:
         ("granite", {"logits_scaling": 0}, "logits_scaling must be a finite number above 0, not 0"),
         ("mixtral", {"num_experts": "absent"}, "num_local_experts is missing"),
         ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok must be a whole number between 1 and 4, not 5"),
+        ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit must be a finite number above 0"),
+        ("gpt_oss", {"layer_types": ["x"]}, "layer_types must name one of sliding_attention, full_attention"),
         ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers must be a list of layers below 1, not [1]"),
         ("qwen2", {"use_sliding_window": True, "max_window_layers": "x"}, "max_window_layers must be a whole number"),
     ],

@@ -71,6 +71,19 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
         "final_logit_softcapping": 12.0,
     },
     "gemma3_text": GEMMA,
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        "sliding_window": 24,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "swiglu_limit": 1.5,
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": 4.0,
+            "truncate": False,
+            "original_max_position_embeddings": 256,
+        },
+    },
     "granite": {
         "model_type": "granite",
         "embedding_multiplier": 2.0,

@@ -18,6 +18,7 @@ from typing import Literal, NewType
 __all__ = [
     "Add",
     "Attention",
+    "ClampedGlu",
     "Embed",
     "Glu",
     "Graph",
@@ -167,6 +168,9 @@ class Attention:
     """The token at position p attends to positions max(0, p - window + 1) .. p; None: 0 .. p."""
     soft_cap: float | None = None
     """Scores become cap * tanh(score / cap), after the scale and before the mask."""
+    sinks: str | None = None
+    """A weight [heads]: head h weighs its positions as if there were one more, with the score sinks[h] and the value
+    zero (Xiao et al., arXiv:2309.17453, in the learned form of gpt-oss)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +188,15 @@ class Glu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClampedGlu:
+    """(u + 1) * g / (1 + exp(-alpha * g)) with g = min(gate, limit) and u = min(max(up, -limit), limit): the gated unit
+    of gpt-oss."""
+
+    alpha: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
     """Mixture of experts (Shazeer et al., arXiv:1701.06538): each row goes through its ``top_k`` best experts only.
 
@@ -193,6 +206,7 @@ class Moe:
         w[e]   = scale * p[e]                               or, if normalized, scale * p[e] / sum of p over chosen
         out    = sum of w[e] * (activation(gate[e] x) * (up[e] x)) down[e] over chosen, in ascending order of e
 
+    A ``ClampedGlu`` stands for the whole product of the two. With ``biases`` each of the three products adds its own.
     The experts of one weight are stacked: gate and up [experts * inner, width], down [experts * width, inner], the
     rows of one expert after another. No expert has a limit on its rows, so a row's result depends on that row alone.
     """
@@ -205,9 +219,11 @@ class Moe:
     inner: int
     top_k: int
     normalized: bool
-    activation: Literal["silu", "gelu_tanh"]
+    activation: Literal["silu", "gelu_tanh"] | ClampedGlu
     out: Value
     scale: float = 1.0
+    biases: tuple[str, str, str] | None = None
+    """Weights of gate, up [experts * inner] and down [experts * width], stacked as the others."""
 
     @property
     def experts(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from tidemill.graph.graph import Attention, Embed, Glu, Graph, Moe, Rope, RopeSpec, Scale, SoftCap, Value
+from tidemill.graph.graph import Attention, ClampedGlu, Embed, Glu, Graph, Moe, Rope, RopeSpec, Scale, SoftCap, Value
 from tidemill.models.builder import GraphBuilder
 from tidemill.models.fields import Fields
 
@@ -93,6 +93,8 @@ class AttentionKind:
     bias: bool = False
     """q, k and v have biases."""
     output_bias: bool = False
+    sinks: bool = False
+    """Each head has a learned score beside those of its positions."""
 
     @property
     def group(self) -> str:
@@ -112,9 +114,22 @@ class ExpertKind:
     """The weights of a token's experts sum to 1."""
     dense: Collection[int] = ()
     """Layers that have one feed-forward part instead."""
+    clamped: ClampedGlu | None = None
+    """Takes the place of the model's activation."""
+    bias: bool = False
+    """The router and the experts have biases."""
 
     @classmethod
-    def read(cls, fields: Fields, *, width: str, normalized: bool, dense: Collection[int] = ()) -> Self:
+    def read(
+        cls,
+        fields: Fields,
+        *,
+        width: str,
+        normalized: bool,
+        dense: Collection[int] = (),
+        clamped: ClampedGlu | None = None,
+        bias: bool = False,
+    ) -> Self:
         """From a configuration; ``width`` is the field that has the width of an expert.
 
         Raises ModelLoadError naming the field at fault.
@@ -126,6 +141,8 @@ class ExpertKind:
             width=fields.integer(width),
             normalized=normalized,
             dense=dense,
+            clamped=clamped,
+            bias=bias,
         )
 
 
@@ -181,6 +198,7 @@ class Decoder:
                 out=g.value(q.width),
                 window=kind.window,
                 soft_cap=kind.soft_cap,
+                sinks=g.weight(f"{at}.self_attn.sinks.weight", size.heads) if kind.sinks else None,
             )
         )
         return g.linear(attended, f"{at}.self_attn.o_proj", size.hidden, bias=kind.output_bias)
@@ -196,18 +214,29 @@ class Decoder:
     def experts(self, x: Value, at: str, kind: ExpertKind) -> Value:
         """The mixture of experts of the layer called ``at``: the router ``mlp.gate`` and stacked ``mlp.experts.*``."""
         g, hidden, stack = self._g, self.sizes.hidden, f"{at}.mlp.experts"
-        scores = g.linear(x, f"{at}.mlp.gate", kind.experts)
+        scores = g.linear(x, f"{at}.mlp.gate", kind.experts, bias=kind.bias)
+        inner, outer = kind.experts * kind.width, kind.experts * hidden
+        biases = (
+            (
+                g.weight(f"{stack}.gate_proj.bias", inner),
+                g.weight(f"{stack}.up_proj.bias", inner),
+                g.weight(f"{stack}.down_proj.bias", outer),
+            )
+            if kind.bias
+            else None
+        )
         return g.add(
             Moe(
                 x=x,
                 scores=scores,
-                gate=g.weight(f"{stack}.gate_proj.weight", kind.experts * kind.width, hidden),
-                up=g.weight(f"{stack}.up_proj.weight", kind.experts * kind.width, hidden),
-                down=g.weight(f"{stack}.down_proj.weight", kind.experts * hidden, kind.width),
+                gate=g.weight(f"{stack}.gate_proj.weight", inner, hidden),
+                up=g.weight(f"{stack}.up_proj.weight", inner, hidden),
+                down=g.weight(f"{stack}.down_proj.weight", outer, kind.width),
                 inner=kind.width,
                 top_k=kind.top_k,
                 normalized=kind.normalized,
-                activation=self.sizes.activation,
+                activation=kind.clamped or self.sizes.activation,
+                biases=biases,
                 out=g.value(hidden),
             )
         )

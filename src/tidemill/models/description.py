@@ -87,7 +87,7 @@ def _formats(weights: StoredWeights) -> dict[str, FormatShare]:
     shares: dict[str, FormatShare] = {}
     for tensor in weights.stored.values():
         before = shares.get(tensor.type_name.lower(), FormatShare(tensors=0, bytes=0))
-        after = FormatShare(tensors=before.tensors + 1, bytes=before.bytes + tensor.data.nbytes)
+        after = FormatShare(tensors=before.tensors + 1, bytes=before.bytes + tensor.stored_bytes)
         shares[tensor.type_name.lower()] = after
     return dict(sorted(shares.items(), key=lambda item: -item[1].bytes))
 

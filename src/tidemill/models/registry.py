@@ -7,7 +7,20 @@ from dataclasses import dataclass
 
 from tidemill.core.errors import ModelLoadError
 from tidemill.graph.graph import Graph
-from tidemill.models import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
+from tidemill.models import (
+    gemma2,
+    gemma3,
+    gpt_oss,
+    granite,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+)
 from tidemill.models.fields import Fields
 
 __all__ = ["ARCHITECTURES", "Architecture", "build_graph"]
@@ -34,6 +47,11 @@ ARCHITECTURES = {
         build=gemma3.build,
         models="Gemma 3 (of those that see images, the text model)",
         special="five local layers to each global one, two rope bases, norms of queries and keys",
+    ),
+    "gpt_oss": Architecture(
+        build=gpt_oss.build,
+        models="gpt-oss (20b, 120b)",
+        special="every second layer local, attention sinks, mixture of experts with biases, clamped gates",
     ),
     "granite": Architecture(
         build=granite.build,

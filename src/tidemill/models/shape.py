@@ -10,12 +10,13 @@ from typing import Any, Self
 from tidemill.core.config import ModelConfig
 from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import WeightFormat
-from tidemill.graph.graph import Graph
+from tidemill.graph.graph import Graph, Moe
 from tidemill.models.fields import Fields
 from tidemill.models.loading.hub import cached, fetch_config
 from tidemill.models.loading.hub_name import HubName, parse_hub_name
 from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.loader import load_model
+from tidemill.models.loading.packed_experts import in_four_bits
 from tidemill.models.loading.resolve import cannot_be_looked_at
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.loading.text_part import text_config
@@ -80,12 +81,19 @@ def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
     if dtype not in _DTYPES:
         raise fields.error("dtype", f"is {dtype!r}; this build knows {', '.join(_DTYPES)}")
     graph = build_graph(fields)
+    formats = {spec.name: _DTYPES[dtype] for spec in graph.weights}
+    if in_four_bits(values):
+        formats |= dict.fromkeys(_expert_weights(graph), WeightFormat.MXFP4)
     return ModelShape(
         name=name,
         graph=graph,
-        formats={spec.name: _DTYPES[dtype] for spec in graph.weights},
+        formats=formats,
         max_position=fields.integer("max_position_embeddings", 2048),
     )
+
+
+def _expert_weights(graph: Graph) -> list[str]:
+    return [name for node in graph.nodes if isinstance(node, Moe) for name in (node.gate, node.up, node.down)]
 
 
 def _of_hub(name: HubName, config: ModelConfig) -> ModelShape:

@@ -26,6 +26,7 @@ class AttentionRig:
         seed: int = 0,
         window: int | None = None,
         soft_cap: float | None = None,
+        sinks: bool = False,
     ) -> None:
         random = np.random.default_rng(seed)
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
@@ -37,6 +38,8 @@ class AttentionRig:
         self.vocab = vocab
         self.window, self.soft_cap = window, soft_cap
         self.scale = head_dim**-0.5
+        # Some below all scores, some above them.
+        self.sinks = np.linspace(-2.0, 12.0, heads, dtype=np.float32) if sinks else None
         self.rope = RopeSpec(inv_freq=tuple(0.7**i for i in range(head_dim // 2))) if rope else None
 
     def executor(
@@ -78,6 +81,7 @@ class AttentionRig:
                 rope=self.rope,
                 window=self.window,
                 soft_cap=self.soft_cap,
+                sinks=None if self.sinks is None else small.weight(f"{group}.sinks", self.sinks),
                 out=o,
             ),
         )
@@ -94,8 +98,11 @@ class AttentionRig:
             scores = self.soft_cap * np.tanh(scores / self.soft_cap)
         distance = np.arange(n)[:, None] - np.arange(n)
         scores[:, (distance < 0) | (distance >= (self.window or n))] = -np.inf
+        if self.sinks is not None:
+            beside = np.broadcast_to(self.sinks[:, None, None], (self.heads, n, 1)).astype(np.float64)
+            scores = np.concatenate([scores, beside], axis=-1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
+        weights = weights[:, :, :n] / weights.sum(axis=-1, keepdims=True)
         return np.einsum("hqk,khd->qhd", weights, np.repeat(v, group, axis=1)).reshape(n, -1)
 
     def _rotated(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -15,7 +15,7 @@ from tidemill.executors.native._native import Machine, supported_isas
 from tidemill.executors.reference.batch import Batch
 from tidemill.executors.reference.executor import ReferenceExecutor
 from tidemill.graph.formats import WeightFormat, dequantize
-from tidemill.graph.graph import Moe, Value
+from tidemill.graph.graph import ClampedGlu, Moe, Value
 
 ISAS = supported_isas()
 VOCAB = 64
@@ -37,17 +37,20 @@ class Mixture:
             name: encode(name, (random.standard_normal(shape) / np.sqrt(shape[1])).astype(np.float32), stored_as)
             for name, shape in shapes.items()
         }
+        self.biases = {name: random.standard_normal(shape[0]).astype(np.float32) for name, shape in shapes.items()}
 
     def of(self, name: str) -> Floats:
         """A stacked weight by expert."""
         values = dequantize(self.weights[name]).astype(np.float64)
         return values.reshape(self.experts, -1, values.shape[1])
 
-    def graph(self, **options: Any) -> tuple[SmallGraph, Value]:
+    def graph(self, *, biased: bool = False, **options: Any) -> tuple[SmallGraph, Value]:
         small = SmallGraph()
         x, scores = small.embed("x", self.x), small.embed("scores", self.scores)
         gate, up, down = (small.tensor(self.weights[name]) for name in ("gate", "up", "down"))
         values = {"top_k": 2, "normalized": True, "activation": "silu"} | options
+        if biased:
+            values["biases"] = tuple(small.weight(f"{name}.bias", self.biases[name]) for name in ("gate", "up", "down"))
         out = small.add(
             self.width,
             lambda o: Moe(x=x, scores=scores, gate=gate, up=up, down=down, inner=self.inner, out=o, **values),
@@ -90,6 +93,32 @@ def test_each_token_is_the_sum_of_its_experts(
     ids = np.random.default_rng(tokens).integers(0, width, tokens).tolist()
     expected = [mixture.expected(token, **options) for token in ids]
     np.testing.assert_allclose(mixture.run(ids, config, **options), expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("tokens", [1, 7, 33])
+@pytest.mark.parametrize("sizes", [(1, 1, 33, 7), (4, 2, 64, 35), (8, 3, 100, 64), (5, 5, 16, 16)])
+def test_biases_and_clamped_gates(sizes: tuple[int, int, int, int], tokens: int, isa: str) -> None:
+    """A third of the gates and of the other half are beyond the limit."""
+    experts, top_k, width, inner = sizes
+    mixture = Mixture(experts=experts, width=width, inner=inner)
+    mixture.scores[0, 0] = 90.0
+    by = ClampedGlu(alpha=1.702, limit=1.0)
+    config = ExecutorConfig(threads=2, numerics="exact", isa=isa)  # type: ignore[arg-type]
+    ids = np.random.default_rng(tokens).integers(0, width, tokens).tolist()
+    found = mixture.run(ids, config, top_k=top_k, activation=by, biased=True)
+    bias = {name: values.reshape(experts, -1).astype(np.float64) for name, values in mixture.biases.items()}
+    for row, token in zip(found, ids, strict=True):
+        scores, x = mixture.scores[token].astype(np.float64), mixture.x[token]
+        chosen = sorted(range(experts), key=lambda e: (-scores[e], e))[:top_k]
+        total = sum(np.exp(scores[e] - scores.max()) for e in chosen)
+        expected = np.zeros(width)
+        for e in chosen:
+            gate = np.minimum(mixture.of("gate")[e] @ x + bias["gate"][e], 1.0)
+            up = np.clip(mixture.of("up")[e] @ x + bias["up"][e], -1.0, 1.0)
+            gated = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+            expected += np.exp(scores[e] - scores.max()) / total * (mixture.of("down")[e] @ gated + bias["down"][e])
+        np.testing.assert_allclose(row, expected, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -209,7 +238,9 @@ def test_scratch_is_part_of_the_workspace() -> None:
 def test_a_choice_of_more_experts_than_there_are_is_refused() -> None:
     machine = Machine("portable", 1, False, 0)
     with pytest.raises(ValueError, match="a row cannot choose that many experts"):
-        machine.moe(0, 1, 8, 8, 2, 3, True, False, 1.0, [(0, 0)] * 3, 2, -1, 3, -1, 4)
+        machine.moe(0, 1, 8, 8, 2, 3, True, 0, 0.0, 0.0, 1.0, [(0, 0, -1)] * 3, 2, -1, 3, -1, 4)
+    with pytest.raises(ValueError, match="no activation has the number 3"):
+        machine.moe(0, 1, 8, 8, 2, 2, True, 3, 0.0, 0.0, 1.0, [(0, 0, -1)] * 3, 2, -1, 3, -1, 4)
     with pytest.raises(ValueError, match="no such number of experts"):
         machine.add_experts(np.zeros(8, np.uint8), 0, 0, 1, 2)
     machine.close()

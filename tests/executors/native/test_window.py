@@ -45,10 +45,28 @@ def test_windows_and_caps_equal_numpy(shape: tuple[int, int, int], isa: str, att
 
 
 @BOTH_FORMS
-@pytest.mark.parametrize(("window", "cap"), [(5, None), (64, 4.0), (70, None), (None, 2.0)])
-def test_bits_depend_on_the_context_alone(window: int | None, cap: float | None, attention: str) -> None:
+@pytest.mark.parametrize("isa", supported_isas())
+@pytest.mark.parametrize("shape", [(3, 1, 64), (6, 2, 80), (7, 1, 12), (4, 4, 8)])
+def test_sinks_equal_numpy(shape: tuple[int, int, int], isa: str, attention: str) -> None:
+    """Each head's own; the token at position 0 too shares its weight with the sink."""
+    for window in (None, 1, 16, 65, 100):
+        rig = AttentionRig(*shape, rope=True, window=window, sinks=True)
+        config = ExecutorConfig(threads=2, isa=isa, kv_format="f32", attention=attention)  # type: ignore[arg-type]
+        executor = rig.executor(config=config)
+        tokens = rig.tokens(150)
+        found = run_in_chunks(executor, tokens, range(10), [])
+        np.testing.assert_allclose(found, rig.expected(tokens, np.float32), rtol=0, atol=1e-5)
+        executor.close()
+
+
+@BOTH_FORMS
+@pytest.mark.parametrize(
+    ("window", "cap", "sinks"),
+    [(5, None, False), (64, 4.0, False), (70, None, False), (None, 2.0, False), (None, None, True), (70, None, True)],
+)
+def test_bits_depend_on_the_context_alone(window: int | None, cap: float | None, sinks: bool, attention: str) -> None:
     """Chunks, block sizes, block ids, threads, neighbours and the merged form: all equal with ==."""
-    rig = AttentionRig(4, 2, 20, rope=True, window=window, soft_cap=cap)
+    rig = AttentionRig(4, 2, 20, rope=True, window=window, soft_cap=cap, sinks=sinks)
     tokens = rig.tokens(200)
     shuffled = [13, 2, 9, 0, 5, 11, 1, 8, 3, 7, 12, 4, 6, 10]
     executor = rig.executor(config=settings(attention))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tidemill.executors.reference.attention import attend
-from tidemill.executors.reference.operations import ACTIVATIONS, rms_norm, rope, soft_cap
-from tidemill.graph.graph import RopeSpec
+from tidemill.executors.reference.operations import ACTIVATIONS, clamped_glu, rms_norm, rope, soft_cap
+from tidemill.graph.graph import ClampedGlu, RopeSpec
 
 
 def by_definition(
@@ -21,6 +21,7 @@ def by_definition(
     *,
     window: int = 10**6,
     cap: float | None = None,
+    sinks: np.ndarray | None = None,
 ) -> np.ndarray:
     tokens, heads, _ = q.shape
     group = heads // k.shape[1]
@@ -31,8 +32,9 @@ def by_definition(
             scores = [scale * sum(q[t, h] * k[p, h // group]) for p in seen]
             if cap is not None:
                 scores = [cap * math.tanh(score / cap) for score in scores]
-            weights = [math.exp(score - max(scores)) for score in scores]
-            for p, weight in zip(seen, weights, strict=True):
+            beside = [] if sinks is None else [sinks[h]]
+            weights = [math.exp(score - max(scores + beside)) for score in scores + beside]
+            for p, weight in zip(seen, weights, strict=False):
                 out[t, h] += weight / sum(weights) * v[p, h // group]
     return out
 
@@ -72,6 +74,19 @@ def test_window_and_soft_cap_by_definition(mode: str, window: int, cap: float | 
         soft_cap=cap,  # type: ignore[arg-type]
     )
     np.testing.assert_allclose(out, by_definition(q, k, v, 125, 0.5, window=window, cap=cap), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["tiled", "materialized"])
+@pytest.mark.parametrize("window", [1, 64, 200])
+def test_sinks_by_definition(mode: str, window: int) -> None:
+    """Tokens at 125..131; sinks below all scores, among them, and above them."""
+    rng = np.random.default_rng(0)
+    q = 3 * rng.standard_normal((7, 4, 8))
+    k, v = rng.standard_normal((2, 132, 2, 8))
+    sinks = np.array([-9.0, 0.5, 4.0, 40.0])
+    out = attend(q, k, v, start=125, scale=0.5, mode=mode, window=window, sinks=sinks)  # type: ignore[arg-type]
+    expected = by_definition(q, k, v, 125, 0.5, window=window, sinks=sinks)
+    np.testing.assert_allclose(out, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["tiled", "materialized"])
@@ -136,6 +151,20 @@ def test_a_norm_over_heads_takes_each_by_itself() -> None:
     """Heads (3, 4) and (6, 8) differ by a factor that the norm takes away; both have the weight (1, 2)."""
     out = rms_norm(np.array([[3.0, 4.0, 6.0, 8.0]]), np.array([1.0, 2.0]), 0.0, heads=2)
     np.testing.assert_allclose(out, [[3 / math.sqrt(12.5), 8 / math.sqrt(12.5)] * 2])
+
+
+def test_clamped_glu() -> None:
+    """A gate above the limit is the limit, one far below stays; up is held on both sides."""
+    by = ClampedGlu(alpha=2.0, limit=3.0)
+    gate, up = np.array([9.0, 1.0, -4.0, -900.0, 2.0]), np.array([1.0, -9.0, 9.0, 1.0, 0.5])
+    expected = [
+        2 * 3 / (1 + math.exp(-6)),
+        -2 / (1 + math.exp(-2)),
+        -16 / (1 + math.exp(8)),
+        0.0,
+        3 / (1 + math.exp(-4)),
+    ]
+    np.testing.assert_allclose(clamped_glu(gate, up, by), expected, rtol=1e-12, atol=0)
 
 
 def test_gelu_and_soft_cap() -> None:

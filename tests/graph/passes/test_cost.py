@@ -208,6 +208,18 @@ def test_a_mixture_computes_with_the_chosen_experts_and_reads_those_touched() ->
     assert cost(1000).weight_bytes == 4 * (1000 * 8 + 3 * 8 + dense + 5 * 288)
 
 
+def test_sinks_and_the_biases_of_experts_are_weights() -> None:
+    """Beside the mixture above: biases of q, k, v and o (8 + 4 + 4 + 8), 2 sinks, 5 of the router, and of each expert
+    12 + 12 + 8, of which a token reads those of 2."""
+    plain = {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 4}
+    mixture, biased = llama(**MIXTURE | plain), llama(**plain, model_type="gpt_oss")
+    beside = 24 + 2 + 5
+    assert weight_bytes(biased, formats(biased)) - weight_bytes(mixture, formats(mixture)) == 4 * (beside + 5 * 32)
+    rows = [RowShape(start=0, tokens=1)]
+    without, cost = (step_cost(g, formats(g), rows=rows, kv_element_bytes=2) for g in (mixture, biased))
+    assert cost.weight_bytes - without.weight_bytes == 4 * (beside + 2 * 32)
+
+
 def test_workspace_of_a_mixture_has_its_rows() -> None:
     """Beside x, its norm, the scores of 5 experts and the output: per chosen expert a row of 8, gate and up of 12."""
     graph = fuse(llama(**MIXTURE))

@@ -85,6 +85,28 @@ def test_the_weights_of_qwen3moe_sum_to_one_in_every_file(tmp_path: Path) -> Non
     assert (fields.integer("num_experts"), fields.integer("moe_intermediate_size")) == (8, 4)
 
 
+def test_gpt_oss_says_which_layers_are_local_and_has_yarn_without_rounding(tmp_path: Path) -> None:
+    keys = {
+        "expert_count": 8,
+        "expert_used_count": 2,
+        "expert_feed_forward_length": 4,
+        "attention__sliding_window": 16,
+        "rope__scaling__type": "yarn",
+        "rope__scaling__factor": 4.0,
+    }
+    fields = read(tmp_path, "gpt-oss", **keys)
+    assert (fields.integer("intermediate_size"), fields.integer("sliding_window")) == (4, 16)
+    assert not fields.section("rope_scaling").flag("truncate", True)
+    assert "layer_types" not in fields
+    each = read(tmp_path, "gpt-oss", **keys, attention__sliding_window_pattern=[0])
+    assert each.values["layer_types"] == ["full_attention"]
+    period = read(tmp_path, "gpt-oss", **keys, attention__sliding_window_pattern=3, block_count=3)
+    assert period.values["layer_types"] == ["sliding_attention"] * 2 + ["full_attention"]
+    for missing in ("expert_count", "expert_feed_forward_length", "attention__sliding_window"):
+        others = {key: value for key, value in keys.items() if key != missing}
+        assert f"gpt-oss.{missing.replace('__', '.')} is missing" in refusal(tmp_path, "gpt-oss", **others)
+
+
 def test_a_cap_of_zero_is_none(tmp_path: Path) -> None:
     fields = read(tmp_path, "gemma3", final_logit_softcapping=0.0, rope__freq_base_swa=500.0)
     assert fields.optional_number("final_logit_softcapping", 30.0) is None

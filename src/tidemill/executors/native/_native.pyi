@@ -59,6 +59,7 @@ class Machine:
         scale: float,
         window: int,
         soft_cap: float,
+        sinks: int,
         out: int,
     ) -> None:
         """``window`` and ``soft_cap``: 0 for none."""
@@ -72,16 +73,19 @@ class Machine:
         experts: int,
         chosen: int,
         normalized: bool,
-        gelu_tanh: bool,
+        activation: int,
+        alpha: float,
+        limit: float,
         scale: float,
-        weights: Sequence[tuple[int, int]],
+        weights: Sequence[tuple[int, int, int]],
         rows: int,
         rows_quantized: int,
         hidden: int,
         hidden_quantized: int,
         out: int,
     ) -> None:
-        """``weights``: of gate, up and down the first expert's matrix, and 1 if it multiplies quantised rows."""
+        """``weights``: of gate, up and down the first expert's matrix, 1 if it multiplies quantised rows, and the bias.
+        ``activation``: 0 silu, 1 gelu_tanh, 2 clamped, which has alpha and limit."""
 
     def add(self, a: int, b: int, outputs: bool, width: int, out: int) -> None: ...
     def scale(self, x: int, factor: float, outputs: bool, width: int, out: int) -> None: ...

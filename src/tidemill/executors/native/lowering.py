@@ -21,6 +21,7 @@ from tidemill.graph.formats import WeightTensor
 from tidemill.graph.graph import (
     Add,
     Attention,
+    ClampedGlu,
     Embed,
     Glu,
     Graph,
@@ -245,6 +246,7 @@ class _Walk:
     def _attention(self, node: Attention) -> _Step:
         q, k, v, out = Buffer(value=node.q), _buffer(node.k), _buffer(node.v), Buffer(value=node.out)
         rope = _NONE if node.rope is None else self._store.rope(node.rope)
+        sinks = _NONE if node.sinks is None else self._store.vector(node.sinks)
         group = self._groups[node.group]
         _check_window(node, self._graph.group(node.group))
         return _Step(
@@ -261,6 +263,7 @@ class _Walk:
                 node.scale,
                 node.window or 0,
                 node.soft_cap or 0.0,
+                sinks,
                 slot(out),
             ),
         )
@@ -269,9 +272,10 @@ class _Walk:
         """Scratch lives in slots of their own for this step alone: per token, ``top_k`` rows one after another."""
         names = (node.gate, node.up, node.down)
         on_bytes = [self._on_bytes(name) for name in names]
+        biases = [_NONE] * 3 if node.biases is None else [self._store.vector(name) for name in node.biases]
         weights = [
-            (self._store.experts(name, node.experts), int(quantized))
-            for name, quantized in zip(names, on_bytes, strict=True)
+            (self._store.experts(name, node.experts), int(quantized), bias)
+            for name, quantized, bias in zip(names, on_bytes, biases, strict=True)
         ]
         x, scores, out = Buffer(value=node.x), Buffer(value=node.scores), Buffer(value=node.out)
         rows = self._scratch(node.top_k * _padded(node.x.width))
@@ -289,7 +293,7 @@ class _Walk:
                 node.experts,
                 node.top_k,
                 node.normalized,
-                node.activation == "gelu_tanh",
+                *_activation(node),
                 node.scale,
                 weights,
                 slot(rows),
@@ -349,6 +353,13 @@ def _check_window(node: Attention, group: KvGroup) -> None:
             f"an attention layer looks back on {node.window or 'all'} tokens, and KV group {group.name} keeps "
             f"{group.window}"
         )
+
+
+def _activation(node: Moe) -> tuple[int, float, float]:
+    """Its number in csrc/executor/program.h, and the alpha and limit of the clamped kind."""
+    if isinstance(node.activation, ClampedGlu):
+        return 2, node.activation.alpha, node.activation.limit
+    return int(node.activation == "gelu_tanh"), 0.0, 0.0
 
 
 def _padded(width: int) -> int:

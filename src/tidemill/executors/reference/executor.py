@@ -198,6 +198,7 @@ class ReferenceExecutor:
         pool = self._pools[node.group]
         group = list(self._pools).index(node.group)
         out = np.empty_like(q)
+        sinks = None if node.sinks is None else self._vector(node.sinks)
         for row, span in batch.spans:
             pool.write(node.layer, row.block_tables[group], row.start, k[span], v[span])
         for row, span in batch.spans:
@@ -213,6 +214,7 @@ class ReferenceExecutor:
                 mode=self._attention_mode,
                 window=node.window,
                 soft_cap=node.soft_cap,
+                sinks=sinks,
             )
         return out.reshape(len(out), -1)
 
@@ -228,7 +230,8 @@ class ReferenceExecutor:
     def _moe(self, node: Moe) -> Experts:
         if node.gate not in self._experts:
             weights = (self._tensor(node.gate), self._tensor(node.up), self._tensor(node.down))
-            self._experts[node.gate] = Experts(node, weights, self._numerics)
+            biases = [self._vector(name) for name in node.biases or ()]
+            self._experts[node.gate] = Experts(node, weights, biases, self._numerics)
         return self._experts[node.gate]
 
     def _vector(self, name: str) -> Floats:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from tidemill.executors.reference.linear import Floats, Matrix
-from tidemill.executors.reference.operations import ACTIVATIONS
+from tidemill.executors.reference.operations import ACTIVATIONS, clamped_glu
 from tidemill.graph.formats import WeightTensor
-from tidemill.graph.graph import Moe
+from tidemill.graph.graph import ClampedGlu, Moe
 
 __all__ = ["Experts", "chosen"]
 
@@ -19,12 +20,18 @@ class Experts:
     """The experts of one ``Moe`` node, ready for rows."""
 
     def __init__(
-        self, node: Moe, weights: tuple[WeightTensor, WeightTensor, WeightTensor], numerics: Literal["fast", "exact"]
+        self,
+        node: Moe,
+        weights: tuple[WeightTensor, WeightTensor, WeightTensor],
+        biases: Sequence[Floats],
+        numerics: Literal["fast", "exact"],
     ) -> None:
-        """``weights``: gate, up and down, stacked."""
+        """``weights`` and ``biases`` (if there are any): of gate, up and down, stacked."""
         self._node = node
         parts = (_unstacked(weight, node.experts, numerics) for weight in weights)
         self._experts = tuple(zip(*parts, strict=True))
+        none = [np.zeros(node.experts)] * 3
+        self._biases = tuple(zip(*(bias.reshape(node.experts, -1) for bias in biases or none), strict=True))
 
     def times(self, x: Floats, scores: Floats) -> Floats:
         """x [T, width], scores [T, experts] -> [T, width]"""
@@ -36,9 +43,16 @@ class Experts:
         out = np.zeros_like(x)
         for expert, (gate, up, down) in enumerate(self._experts):
             rows = np.flatnonzero(picked[:, expert])
-            gated = ACTIVATIONS[node.activation](gate.times(x[rows])) * up.times(x[rows])
-            out[rows] += node.scale * shares[rows, expert, None] * down.times(gated)
+            gate_bias, up_bias, down_bias = self._biases[expert]
+            gated = self._gated(gate.times(x[rows]) + gate_bias, up.times(x[rows]) + up_bias)
+            out[rows] += node.scale * shares[rows, expert, None] * (down.times(gated) + down_bias)
         return out
+
+    def _gated(self, gate: Floats, up: Floats) -> Floats:
+        activation = self._node.activation
+        if isinstance(activation, ClampedGlu):
+            return clamped_glu(gate, up, activation)
+        return ACTIVATIONS[activation](gate) * up
 
 
 def chosen(scores: Floats, top_k: int) -> npt.NDArray[np.bool_]:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.executors.reference.linear import Floats
-from tidemill.graph.graph import RopeSpec
+from tidemill.graph.graph import ClampedGlu, RopeSpec
 
-__all__ = ["ACTIVATIONS", "rms_norm", "rope", "soft_cap"]
+__all__ = ["ACTIVATIONS", "clamped_glu", "rms_norm", "rope", "soft_cap"]
 
 
 def rms_norm(x: Floats, weight: Floats, eps: float, heads: int = 1) -> Floats:
@@ -37,6 +37,14 @@ def _silu(x: Floats) -> Floats:
 def _gelu_tanh(x: Floats) -> Floats:
     """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))"""
     result: Floats = 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    return result
+
+
+def clamped_glu(gate: Floats, up: Floats, by: ClampedGlu) -> Floats:
+    """(u + 1) * g / (1 + exp(-alpha * g)), g and u within the limit (g above only)"""
+    g, u = np.minimum(gate, by.limit), np.clip(up, -by.limit, by.limit)
+    with np.errstate(over="ignore"):
+        result: Floats = (u + 1.0) * g / (1.0 + np.exp(-by.alpha * g))
     return result
 
 

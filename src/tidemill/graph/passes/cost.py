@@ -130,13 +130,16 @@ def _weight_traffic(graph: Graph, node: Node, formats: Mapping[str, WeightFormat
         spec = graph.spec(node.weight)
         return count * formats[spec.name].row_bytes(spec.shape[-1])
     if isinstance(node, Moe):
-        whole = sum(_tensor_bytes(graph.spec(name), formats) for name in (node.gate, node.up, node.down))
+        stacks = (node.gate, node.up, node.down, *(node.biases or ()))
+        whole = sum(_tensor_bytes(graph.spec(name), formats) for name in stacks)
         return round(whole * (1 - (1 - node.top_k / node.experts) ** count))
     names: tuple[str | None, ...] = ()
     if isinstance(node, RmsNorm):
         names = (node.weight,)
     elif isinstance(node, Linear):
         names = (*node.weights, *node.biases)
+    elif isinstance(node, Attention):
+        names = (node.sinks,)
     return sum(_tensor_bytes(graph.spec(name), formats) for name in names if name and count)
 
 

@@ -148,8 +148,8 @@ def tensors(file: GgufFile, fields: Fields, dialect: Dialect) -> dict[str, Store
         else:
             canonical = f"model.layers.{int(match[1])}.{modules[match[2]]}.{match[3]}"
             shape = tensor.shape
-            if match[2] in _STACKED_MODULES and len(shape) == 3:
-                shape = (shape[0] * shape[1], shape[2])
+            if match[2] in _STACKED_MODULES and len(shape) == (3 if match[3] == "weight" else 2):
+                shape = (shape[0] * shape[1], *shape[2:])
             named[canonical] = replace(tensor, shape=shape, heads=heads.get(match[2], 0))
     return named
 

@@ -6,6 +6,7 @@ Source: llama.cpp's converter (which tensors it reorders, which norms it adds 1 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from tidemill.models.fields import Fields
 from tidemill.models.loading.gguf_config import Dialect, Values
@@ -23,6 +24,7 @@ _CAPS = {
     "final_logit_softcapping": "final_logit_softcapping",
 }
 _WINDOW = {"attention.sliding_window": "sliding_window"}
+_PATTERN = "attention.sliding_window_pattern"
 _EXPERTS_USED = {"expert_used_count": "num_experts_per_tok"}
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 
@@ -43,12 +45,29 @@ def _gemma3(keys: Fields, values: Values) -> Values:
         "query_pre_attn_scalar": _query_scalar(values, _GEMMA3_27B_LAYERS),
         "sliding_window": values.get("sliding_window"),  # a file without the key has no window
     }
-    pattern = keys.values.get("attention.sliding_window_pattern")
+    pattern = keys.values.get(_PATTERN)
     if isinstance(pattern, np.ndarray):
-        derived["layer_types"] = ["sliding_attention" if local else "full_attention" for local in pattern]
+        derived["layer_types"] = _layer_types(pattern)
     elif pattern is not None:
         derived["sliding_window_pattern"] = pattern
     return derived
+
+
+def _gpt_oss(keys: Fields, values: Values) -> Values:
+    """The files do not say that YaRN's ramp is not rounded to whole dimensions; of the model itself it is not."""
+    derived: Values = {"rope_scaling": {**values["rope_scaling"], "truncate": False}}
+    pattern = keys.values.get(_PATTERN)
+    if isinstance(pattern, np.ndarray):
+        derived["layer_types"] = _layer_types(pattern)
+    elif pattern is not None:
+        period = keys.integer(_PATTERN)
+        layers = range(values["num_hidden_layers"])
+        derived["layer_types"] = _layer_types(np.array([(layer + 1) % period != 0 for layer in layers]))
+    return derived
+
+
+def _layer_types(local: npt.NDArray[np.bool_]) -> list[str]:
+    return ["sliding_attention" if is_local else "full_attention" for is_local in local]
 
 
 def _granite(keys: Fields, _values: Values) -> Values:
@@ -74,9 +93,21 @@ DIALECTS = {
     "gemma3": Dialect(
         model_type="gemma3_text",
         keys=_CAPS | _WINDOW | {"rope.freq_base_swa": "rope_local_base_freq"},
-        elsewhere=frozenset({"attention.sliding_window_pattern"}),
+        elsewhere=frozenset({_PATTERN}),
         modules=_NORMS_ON_BOTH_SIDES,
         derived=_gemma3,
+    ),
+    "gpt-oss": Dialect(
+        model_type="gpt_oss",
+        keys={"expert_count": "num_local_experts", "expert_feed_forward_length": "intermediate_size"}
+        | _EXPERTS_USED
+        | _WINDOW,
+        elsewhere=frozenset({_PATTERN}),
+        required=frozenset(
+            {"expert_count", "expert_used_count", "expert_feed_forward_length", "attention.sliding_window"}
+        ),
+        modules={"attn_sinks": "self_attn.sinks", "post_attention_norm": "post_attention_layernorm"},
+        derived=_gpt_oss,
     ),
     "granite": Dialect(
         model_type="granite",

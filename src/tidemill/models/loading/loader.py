@@ -19,6 +19,7 @@ from tidemill.models.loading.gguf import GgufFile
 from tidemill.models.loading.gguf_dialects import DIALECTS
 from tidemill.models.loading.gguf_text import gguf_text_source
 from tidemill.models.loading.json_file import read_json
+from tidemill.models.loading.packed_experts import in_four_bits, unpack_experts
 from tidemill.models.loading.rearrange import split_merged, stack_experts, with_norm_offset
 from tidemill.models.loading.resolve import ModelFiles, resolve
 from tidemill.models.loading.safetensors import read_checkpoint
@@ -86,7 +87,7 @@ def _gguf_parts(file: GgufFile) -> tuple[Fields, Mapping[str, StoredTensor]]:
 def _folder_parts(folder: Path) -> tuple[Fields, Mapping[str, StoredTensor]]:
     path = folder / "config.json"
     values: dict[str, Any] = read_json(path)
-    if values.get("quantization_config") is not None:
+    if values.get("quantization_config") is not None and not in_four_bits(values):
         raise ModelLoadError(f"{path}: quantization_config names a format this build does not read")
     stored = {name: tensor for name, tensor in read_checkpoint(folder).items() if not _COMPUTED.fullmatch(name)}
     stored, values = text_tensors(values, stored), text_config(values)
@@ -97,6 +98,8 @@ def _folder_parts(folder: Path) -> tuple[Fields, Mapping[str, StoredTensor]]:
         else:
             values = values | {"tie_word_embeddings": False}
     fields = Fields(values, str(path))
+    if fields.text("model_type") == "gpt_oss":
+        return fields, unpack_experts(stored)
     return fields, stack_experts(fields, with_norm_offset(fields, stored))
 
 

@@ -29,15 +29,24 @@ class StoredTensor:
     shape: tuple[int, ...]
     """Rows first."""
     data: npt.NDArray[np.uint8]
+    """Its bytes in the order of rows, or a view that has them in that order."""
     heads: int = 0
     """Above 0: rows are stored as rotation pairs within each of this many heads; ``weight`` puts them in halves."""
     offset: float = 0.0
     """Other than 0: ``weight`` adds it to every value, and gives float32."""
     more: tuple[npt.NDArray[np.uint8], ...] = ()
     """Bytes of further rows, stored elsewhere; ``weight`` joins them."""
+    scales: npt.NDArray[np.uint8] | None = None
+    """Of mxfp4 whose exponents lie apart: [..., groups], beside ``data`` [..., groups, 16]; ``weight`` joins them."""
 
     def __str__(self) -> str:
         return f"{self.where}: tensor {self.name} {list(self.shape)} {self.type_name}"
+
+    @property
+    def stored_bytes(self) -> int:
+        """What it takes in its files."""
+        scales = 0 if self.scales is None else self.scales.nbytes
+        return self.data.nbytes + sum(part.nbytes for part in self.more) + scales
 
     def readable_format(self) -> WeightFormat:
         """The format. Raises ModelLoadError if it is one that this build does not read."""
@@ -61,7 +70,12 @@ class StoredTensor:
         """The tensor under the graph's name, with rows in the graph's order."""
         self.readable_format()
         assert self.format is not None
-        data = np.concatenate((self.data, *self.more)) if self.more else self.data
+        if self.scales is not None:
+            data = _whole_blocks(self.data, self.scales)
+        elif self.more:
+            data = np.concatenate((self.data, *self.more))
+        else:
+            data = np.ascontiguousarray(self.data).reshape(-1)
         tensor = WeightTensor(name=name, format=self.format, shape=self.shape, data=data)
         if self.offset:
             values = dequantize(tensor) + np.float32(self.offset)
@@ -82,6 +96,21 @@ def halves_from_pairs(tensor: WeightTensor, heads: int) -> WeightTensor:
     pairs = rows.reshape(heads, -1, 2, rows.shape[1])
     data = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)
     return WeightTensor(name=tensor.name, format=tensor.format, shape=tensor.shape, data=data)
+
+
+def _whole_blocks(values: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Blocks of mxfp4 (graph/blocks.py) from bytes of two neighbours each [first, ..., groups, 16] and their exponents.
+
+    apart    e |  0,1  2,3  ...  30,31     low half of a byte first
+    block    e |  0,16  1,17  ...  15,31   the same 32 codes, so no value changes
+    """
+    groups = values.shape[:-1]
+    blocks = np.empty((*groups, 17), np.uint8)
+    blocks[..., 0] = exponents
+    for block, pairs in zip(blocks, values, strict=True):  # one expert at a time: what is made between stays small
+        codes = np.stack((pairs & 15, pairs >> 4), axis=-1).reshape(*pairs.shape[:-1], 32)
+        block[..., 1:] = codes[..., :16] | codes[..., 16:] << 4
+    return blocks.reshape(-1)
 
 
 class StoredWeights(Mapping[str, WeightTensor]):
