@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <stdexcept>
 #include <utility>
 
@@ -26,6 +27,17 @@ FileFormat format_of(int format) {
     throw std::invalid_argument("unknown weight format " + std::to_string(format));
   }
   return static_cast<FileFormat>(format);
+}
+
+// The value of an enumeration whose values have these names, in order.
+template <class Enum>
+Enum named(const std::string& name, std::initializer_list<const char*> names) {
+  int value = 0;
+  for (const char* known : names) {
+    if (name == known) return static_cast<Enum>(value);
+    ++value;
+  }
+  throw std::invalid_argument("unknown kind " + name);
 }
 
 RowsOf rows_of(bool outputs) { return outputs ? RowsOf::kOutputs : RowsOf::kTokens; }
@@ -78,18 +90,18 @@ class Module {
     return nb::make_tuple(machine_.seconds(), draws_to_python(machine_.plan(), machine_.result().draws()));
   }
 
-  // Runs the step in flight to its end and returns its logits [outputs, vocab].
+  // Runs the step in flight to its end and returns its logits [outputs, vocab], or vectors [outputs, width].
   nb::object collect_logits() {
     wait();
     const StepRunner& result = machine_.result();
     const auto rows = static_cast<std::size_t>(result.outputs());
-    const auto vocab = static_cast<std::size_t>(machine_.program().vocab);
-    auto* values = new float[rows * vocab];
+    const auto width = static_cast<std::size_t>(machine_.program().result_width());
+    auto* values = new float[rows * width];
     nb::capsule owner(values, [](void* p) noexcept { delete[] static_cast<float*>(p); });
     for (std::size_t row = 0; row < rows; ++row) {
-      std::memcpy(values + row * vocab, result.logits(static_cast<std::int32_t>(row)), sizeof(float) * vocab);
+      std::memcpy(values + row * width, result.logits(static_cast<std::int32_t>(row)), sizeof(float) * width);
     }
-    return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(values, {rows, vocab}, owner));
+    return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(values, {rows, width}, owner));
   }
 
   void copy_block(std::int32_t group, std::int32_t source, std::int32_t destination) {
@@ -172,12 +184,21 @@ void bind_building(nb::class_<Module>& cls) {
       .def("set_logits", [](Module& m, std::int32_t slot, std::int32_t vocab) {
         m.machine().program().logits = slot;
         m.machine().program().vocab = vocab;
-      }, "slot"_a, "vocab"_a);
+      }, "slot"_a, "vocab"_a)
+      .def("set_vectors", [](Module& m, std::int32_t slot, std::int32_t width, std::int32_t vocab, bool whole) {
+        m.machine().program().logits = slot;
+        m.machine().program().vector_width = width;
+        m.machine().program().vocab = vocab;
+        m.machine().program().whole = whole;
+      }, "slot"_a, "width"_a, "vocab"_a, "whole"_a)
+      .def("set_positions", [](Module& m, std::int32_t positions) { m.machine().program().positions = positions; },
+           "positions"_a);
 }
 
 void bind_instructions(nb::class_<Module>& cls) {
-  cls.def("embed", [](Module& m, int table, int out, int width) { m.emit(EmbedOp{table, out, width}); },
-          "table"_a, "out"_a, "width"_a)
+  cls.def("embed", [](Module& m, int table, int out, int width, const std::string& by, int offset) {
+        m.emit(EmbedOp{table, out, width, named<EmbedBy>(by, {"token", "position", "none"}), offset});
+      }, "table"_a, "out"_a, "width"_a, "by"_a, "offset"_a)
       .def("rms_norm", [](Module& m, int x, int weight, float eps, bool outputs, int width, int heads, int out,
                           int quantized) {
         if (heads < 1 || width % heads != 0) {
@@ -190,6 +211,15 @@ void bind_instructions(nb::class_<Module>& cls) {
         const Activation activation = gelu_tanh ? Activation::kGeluTanh : Activation::kSilu;
         m.emit(GluOp{activation, gate, up, rows_of(outputs), width, out, quantized});
       }, "gelu_tanh"_a, "gate"_a, "up"_a, "outputs"_a, "width"_a, "out"_a, "out_quantized"_a)
+      .def("layer_norm", [](Module& m, int x, int weight, int bias, float eps, bool outputs, int width, int out,
+                            int quantized) {
+        m.emit(LayerNormOp{x, weight, bias, eps, rows_of(outputs), width, out, quantized});
+      }, "x"_a, "weight"_a, "bias"_a, "eps"_a, "outputs"_a, "width"_a, "out"_a, "out_quantized"_a)
+      .def("activate", [](Module& m, const std::string& activation, int x, bool outputs, int width, int out,
+                          int quantized) {
+        const auto kind = named<PlainActivation>(activation, {"silu", "gelu_tanh", "gelu", "relu"});
+        m.emit(ActivateOp{kind, x, rows_of(outputs), width, out, quantized});
+      }, "activation"_a, "x"_a, "outputs"_a, "width"_a, "out"_a, "out_quantized"_a)
       .def("quantize", [](Module& m, int x, bool outputs, int width, int out) {
         m.emit(QuantizeOp{x, rows_of(outputs), width, out});
       }, "x"_a, "outputs"_a, "width"_a, "out"_a)
@@ -205,10 +235,10 @@ void bind_instructions(nb::class_<Module>& cls) {
         m.emit(RopeOp{x, heads, head_dim, rope, out});
       }, "x"_a, "heads"_a, "head_dim"_a, "rope"_a, "out"_a)
       .def("attention", [](Module& m, int q, int k, int v, int heads, int group, int layer, int rope, float scale,
-                           int window, float soft_cap, int sinks, int out) {
-        m.emit(AttentionOp{q, k, v, heads, group, layer, rope, scale, window, soft_cap, sinks, out});
+                           int window, float soft_cap, int sinks, int out, bool causal) {
+        m.emit(AttentionOp{q, k, v, heads, group, layer, rope, scale, window, soft_cap, sinks, out, causal});
       }, "q"_a, "k"_a, "v"_a, "heads"_a, "group"_a, "layer"_a, "rope"_a, "scale"_a, "window"_a, "soft_cap"_a,
-           "sinks"_a, "out"_a)
+           "sinks"_a, "out"_a, "causal"_a)
       .def("moe", [](Module& m, int x, int scores, int width, int inner, int experts, int chosen, bool normalized,
                      int activation, float alpha, float limit, float scale,
                      const std::vector<std::vector<int>>& weights, int rows, int rows_quantized, int hidden,
@@ -235,7 +265,10 @@ void bind_instructions(nb::class_<Module>& cls) {
         m.emit(SoftCapOp{x, cap, rows_of(outputs), width, out});
       }, "x"_a, "cap"_a, "outputs"_a, "width"_a, "out"_a)
       .def("select", [](Module& m, int x, int width, int out) { m.emit(SelectOp{x, width, out}); },
-           "x"_a, "width"_a, "out"_a);
+           "x"_a, "width"_a, "out"_a)
+      .def("pool", [](Module& m, const std::string& mode, int x, int width, int out) {
+        m.emit(PoolOp{named<PoolMode>(mode, {"mean", "first", "last"}), x, width, out});
+      }, "mode"_a, "x"_a, "width"_a, "out"_a);
 }
 
 void bind_running(nb::class_<Module>& cls) {
@@ -250,6 +283,7 @@ void bind_running(nb::class_<Module>& cls) {
       .def("workspace_bytes", [](Module& m, std::int32_t tokens, std::int32_t outputs) {
         return m.machine().workspace_bytes(tokens, outputs);
       }, "tokens"_a, "outputs"_a)
+      .def_prop_ro("seconds", [](Module& m) { return m.machine().seconds(); })
       .def_prop_ro("isa", [](Module& m) { return std::string(m.machine().isa()); })
       .def_prop_ro("threads", [](Module& m) { return m.machine().threads(); })
       .def_prop_ro("packed_bytes", [](Module& m) { return m.machine().weights().packed_bytes(); });

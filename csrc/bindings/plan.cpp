@@ -139,10 +139,8 @@ StepRow read_row(nb::handle source, std::size_t row) {
   const Items items(tables, field);
   for (std::size_t i = 0; i < items.size(); ++i) out.tables.push_back(integers(items[i], field));
   const nb::object options = source.attr("options");
-  if (options.is_none() != (out.outputs == 0)) {
-    Field{row, "options"}.fail("must be present exactly if num_outputs > 0");
-  }
-  if (!options.is_none()) out.sampling = read_options(options, row);
+  out.draws = !options.is_none();
+  if (out.draws) out.sampling = read_options(options, row);
   return out;
 }
 

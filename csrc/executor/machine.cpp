@@ -125,7 +125,7 @@ void Machine::start_runner() {
   for (const KvPool& pool : kv_) {
     if (pool.num_blocks() == 0) throw std::invalid_argument("allocate_kv has not been called for every group");
   }
-  if (!check_) check_.emplace(program_.vocab, kv_);
+  if (!check_) check_.emplace(program_, kv_);
   if (!runner_) runner_.emplace(kernels_, pool_, settings_, program_, weights_, ropes_, kv_);
 }
 

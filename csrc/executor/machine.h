@@ -42,7 +42,7 @@ class Machine {
   void allocate_kv(std::int32_t group, std::int32_t num_blocks, std::int32_t block_size, KvFormat format);
   KvPool& kv(std::int32_t group);  // throws std::invalid_argument for an unknown or unallocated group
 
-  // Checks the plan, throws std::invalid_argument, or starts it. `sample` false: logits only.
+  // Checks the plan, throws std::invalid_argument, or starts it. `sample` false: logits or vectors only.
   void submit(StepPlan plan, bool sample);
   // Waits for the step in flight; rethrows what it threw.
   void collect();

@@ -65,7 +65,7 @@ std::int32_t StepPlan::outputs() const {
   return total;
 }
 
-PlanCheck::PlanCheck(std::int32_t vocab, const std::vector<KvPool>& pools) : vocab_(vocab), pools_(pools) {
+PlanCheck::PlanCheck(const Program& program, const std::vector<KvPool>& pools) : program_(program), pools_(pools) {
   for (const KvPool& pool : pools) written_.emplace_back(static_cast<std::size_t>(pool.num_blocks()));
 }
 
@@ -78,8 +78,8 @@ void PlanCheck::check(const StepPlan& plan) {
 void PlanCheck::check_row(std::size_t index, const StepRow& row) {
   if (row.tokens.empty()) fail(index, "tokens is empty");
   for (std::size_t t = 0; t < row.tokens.size(); ++t) {
-    if (row.tokens[t] < 0 || row.tokens[t] >= vocab_) {
-      fail(index, outside("tokens[" + std::to_string(t) + "]", row.tokens[t], vocab_));
+    if (row.tokens[t] < 0 || row.tokens[t] >= program_.vocab) {
+      fail(index, outside("tokens[" + std::to_string(t) + "]", row.tokens[t], program_.vocab));
     }
   }
   if (row.start < 0 || row.start > kMaxPosition - row.size()) fail(index, outside("start", row.start, kMaxPosition));
@@ -89,7 +89,21 @@ void PlanCheck::check_row(std::size_t index, const StepRow& row) {
                     std::to_string(pools_.size()) + " KV groups");
   }
   for (std::size_t group = 0; group < pools_.size(); ++group) check_table(index, row, group);
-  if (row.outputs > 0) check_sampling(index, row.sampling, vocab_);
+  check_kind(index, row);
+}
+
+// What depends on whether tokens are drawn or vectors asked for.
+void PlanCheck::check_kind(std::size_t index, const StepRow& row) {
+  const std::int64_t last = row.start + row.size() - 1;
+  if (program_.positions > 0 && last >= program_.positions) fail(index, outside("position", last, program_.positions));
+  if (program_.vector_width == 0) {
+    if (row.draws != (row.outputs > 0)) fail(index, "options must be present exactly if num_outputs > 0");
+    if (row.draws) check_sampling(index, row.sampling, program_.vocab);
+    return;
+  }
+  if (row.draws) fail(index, "options are present, and no token is drawn");
+  if (row.outputs > 1) fail(index, outside("num_outputs", row.outputs, 2));
+  if (program_.whole && row.start > 0) fail(index, "start is not 0, but the sequence has to be whole");
 }
 
 void PlanCheck::check_table(std::size_t index, const StepRow& row, std::size_t group) {

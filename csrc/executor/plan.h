@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "../kernels/sampler.h"
-#include "kv_pool.h"
+#include "program.h"
 
 namespace tidemill {
 
@@ -16,6 +16,7 @@ struct StepRow {
   std::int64_t start = 0;
   std::vector<std::vector<std::int32_t>> tables;  // one per KV group
   std::int32_t outputs = 0;
+  bool draws = false;  // the outputs are draws, with these options
   SamplingParameters sampling;
 
   std::int32_t size() const { return static_cast<std::int32_t>(tokens.size()); }
@@ -31,14 +32,15 @@ struct StepPlan {
 // Finds the first violation of the contract; throws std::invalid_argument that names row and field.
 class PlanCheck {
  public:
-  PlanCheck(std::int32_t vocab, const std::vector<KvPool>& pools);
+  PlanCheck(const Program& program, const std::vector<KvPool>& pools);
   void check(const StepPlan& plan);
 
  private:
   void check_row(std::size_t index, const StepRow& row);
+  void check_kind(std::size_t index, const StepRow& row);
   void check_table(std::size_t index, const StepRow& row, std::size_t group);
 
-  std::int32_t vocab_;
+  const Program& program_;
   const std::vector<KvPool>& pools_;
   std::vector<std::vector<std::uint64_t>> written_;  // per group and block: the check in which a row writes it
   std::uint64_t round_ = 0;

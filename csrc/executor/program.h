@@ -22,8 +22,13 @@ struct Slot {
   std::int32_t quantized_width;  // widest quantised value it holds, 0: none
 };
 
+enum class EmbedBy : std::uint8_t { kToken, kPosition, kNone };
+
+// Row of the table: token or position of each row, or nothing, + offset.
 struct EmbedOp {
   std::int32_t table, out, width;
+  EmbedBy by = EmbedBy::kToken;
+  std::int32_t offset = 0;
 };
 
 struct NormOp {
@@ -35,6 +40,23 @@ struct NormOp {
 };
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh, kClamped };
+struct LayerNormOp {
+  std::int32_t x, weight, bias;
+  float eps;
+  RowsOf rows;
+  std::int32_t width;
+  std::int32_t out, out_quantized;  // either or both
+};
+
+enum class PlainActivation : std::uint8_t { kSilu, kGeluTanh, kGelu, kRelu };
+
+struct ActivateOp {
+  PlainActivation activation;
+  std::int32_t x;
+  RowsOf rows;
+  std::int32_t width;
+  std::int32_t out, out_quantized;  // either or both
+};
 
 // gate and up as two values, or side by side in one (up is none).
 struct GluOp {
@@ -75,6 +97,7 @@ struct AttentionOp {
   float soft_cap;       // 0: none
   std::int32_t sinks;   // vector of heads, or none
   std::int32_t out;
+  bool causal = true;
 };
 
 struct ExpertWeights {
@@ -120,16 +143,29 @@ struct SelectOp {
   std::int32_t x, width, out;
 };
 
+enum class PoolMode : std::uint8_t { kMean, kFirst, kLast };
+
+// One row for each row of the plan with an output.
+struct PoolOp {
+  PoolMode mode;
+  std::int32_t x, width, out;
+};
+
 using Instruction =
-    std::variant<EmbedOp, NormOp, GluOp, QuantizeOp, LinearOp, RopeOp, AttentionOp, MoeOp, AddOp, ScaleOp,
-                 SoftCapOp, SelectOp>;
+    std::variant<EmbedOp, NormOp, LayerNormOp, GluOp, ActivateOp, QuantizeOp, LinearOp, RopeOp, AttentionOp, MoeOp,
+                 AddOp, ScaleOp, SoftCapOp, SelectOp, PoolOp>;
 
 struct Program {
   std::vector<Slot> slots;
   std::vector<Instruction> instructions;
   std::vector<KvShape> groups;
-  std::int32_t logits = kNone;  // slot of [outputs, vocab]
+  std::int32_t logits = kNone;  // slot of [outputs, vocab], or of the vectors of a program that pools
   std::int32_t vocab = 0;
+  std::int32_t vector_width = 0;  // above 0: the program pools, and draws nothing
+  bool whole = false;             // a sequence has to be computed in one step
+  std::int32_t positions = 0;     // of the smallest table of learned positions, 0: there is none
+
+  std::int32_t result_width() const { return vector_width > 0 ? vector_width : vocab; }
 
   // Widest value that is normed or gated into quantised rows (scratch of one panel).
   std::int32_t panel_width() const;

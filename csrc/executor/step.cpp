@@ -33,7 +33,7 @@ StepRunner::StepRunner(Kernels kernels, ThreadPool& pool, StepSettings settings,
 }
 
 const float* StepRunner::logits(std::int32_t row) const {
-  return arena_.floats(program_.logits) + static_cast<std::size_t>(row) * row_stride(program_.vocab);
+  return arena_.floats(program_.logits) + static_cast<std::size_t>(row) * row_stride(program_.result_width());
 }
 
 void StepRunner::run(const StepPlan& plan, bool sample) {
@@ -96,8 +96,11 @@ void StepRunner::emit_rows(RowsOf rows, std::int32_t width, std::int32_t out, st
 void StepRunner::execute(const EmbedOp& op) {
   const RowTable& table = weights_.table(op.table);
   float* out = arena_.floats(op.out);
+  const std::int32_t* by = op.by == EmbedBy::kToken      ? token_ids_.data()
+                           : op.by == EmbedBy::kPosition ? positions_.data()
+                                                         : nullptr;
   for_rows(tokens_, op.width, [&](std::int32_t row, int) {
-    const auto id = static_cast<std::size_t>(token_ids_[static_cast<std::size_t>(row)]);
+    const auto id = static_cast<std::size_t>((by == nullptr ? 0 : by[row]) + op.offset);
     dequantize_row(table.format, table.data + id * table.row_bytes, op.width,
                    out + static_cast<std::size_t>(row) * row_stride(op.width));
   });
@@ -111,6 +114,24 @@ void StepRunner::execute(const NormOp& op) {
   emit_rows(op.rows, op.width, op.out, op.out_quantized, [&](std::int32_t row, float* out) {
     const float* from = x + static_cast<std::size_t>(row) * stride;
     for (std::int32_t i = 0; i < op.width; i += part) kernels_.vector->rms_norm(from + i, weight, op.eps, part, out + i);
+  });
+}
+
+void StepRunner::execute(const LayerNormOp& op) {
+  const float* x = arena_.floats(op.x);
+  const float* weight = weights_.vector(op.weight);
+  const float* bias = weights_.vector(op.bias);
+  emit_rows(op.rows, op.width, op.out, op.out_quantized, [&](std::int32_t row, float* out) {
+    kernels_.vector->layer_norm(x + static_cast<std::size_t>(row) * row_stride(op.width), weight, bias, op.eps, op.width,
+                                out);
+  });
+}
+
+void StepRunner::execute(const ActivateOp& op) {
+  const float* x = arena_.floats(op.x);
+  const auto activate = kernels_.vector->activate[static_cast<int>(op.activation)];
+  emit_rows(op.rows, op.width, op.out, op.out_quantized, [&](std::int32_t row, float* out) {
+    activate(x + static_cast<std::size_t>(row) * row_stride(op.width), op.width, out);
   });
 }
 
@@ -215,6 +236,24 @@ void StepRunner::execute(const SelectOp& op) {
   emit_rows(RowsOf::kOutputs, op.width, op.out, kNone, [&](std::int32_t row, float* out) {
     const auto token = static_cast<std::size_t>(selected_[static_cast<std::size_t>(row)]);
     std::memcpy(out, x + token * stride, sizeof(float) * static_cast<std::size_t>(op.width));
+  });
+}
+
+// A mean is a sum in the order of the tokens, then a product: nothing depends on what else is in the step.
+void StepRunner::execute(const PoolOp& op) {
+  const float* x = arena_.floats(op.x);
+  const std::size_t stride = row_stride(op.width);
+  emit_rows(RowsOf::kOutputs, op.width, op.out, kNone, [&](std::int32_t output, float* out) {
+    const auto last = selected_[static_cast<std::size_t>(output)];
+    const StepRow& row = plan_->rows[static_cast<std::size_t>(output_of_[static_cast<std::size_t>(output)].row)];
+    const std::int32_t first = last + 1 - row.size();
+    const auto from = [&](std::int32_t token) { return x + static_cast<std::size_t>(token) * stride; };
+    std::memcpy(out, from(op.mode == PoolMode::kLast ? last : first), sizeof(float) * static_cast<std::size_t>(op.width));
+    if (op.mode != PoolMode::kMean) return;
+    for (std::int32_t token = first + 1; token <= last; ++token) {
+      kernels_.vector->add(out, from(token), op.width, out);
+    }
+    kernels_.vector->scale(out, 1.0f / static_cast<float>(row.size()), op.width, out);
   });
 }
 

@@ -31,7 +31,7 @@ class StepRunner {
   void run(const StepPlan& plan, bool sample);
 
   std::span<const Draw> draws() const { return {draws_.data(), static_cast<std::size_t>(outputs_)}; }
-  // Row r of the last step's logits [outputs, vocab].
+  // Row r of the last step's logits [outputs, vocab], or vectors.
   const float* logits(std::int32_t row) const;
   std::int32_t outputs() const { return outputs_; }
 
@@ -48,7 +48,9 @@ class StepRunner {
   void prepare(const StepPlan& plan);
   void execute(const EmbedOp& op);
   void execute(const NormOp& op);
+  void execute(const LayerNormOp& op);
   void execute(const GluOp& op);
+  void execute(const ActivateOp& op);
   void execute(const QuantizeOp& op);
   void execute(const LinearOp& op);
   void execute(const RopeOp& op);
@@ -58,6 +60,7 @@ class StepRunner {
   void execute(const ScaleOp& op);
   void execute(const SoftCapOp& op);
   void execute(const SelectOp& op);
+  void execute(const PoolOp& op);
   void draw(const StepPlan& plan);
   void draw(const StepPlan& plan, std::int32_t output, int thread);
 

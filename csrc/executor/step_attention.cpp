@@ -53,6 +53,7 @@ AttentionCall StepRunner::attention_call(const AttentionOp& op) const {
   call.soft_cap = op.soft_cap;
   call.window = op.window;
   call.sinks = op.sinks == kNone ? nullptr : weights_.vector(op.sinks);
+  call.causal = op.causal;
   call.kv = layer;
   if (op.rope != kNone) {
     const RopeView rope = ropes_[static_cast<std::size_t>(op.rope)].view();

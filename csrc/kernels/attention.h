@@ -1,4 +1,4 @@
-// Causal attention over paged KV.
+// Attention over paged KV, causal or, in whole sequences, not.
 //
 // A block of a layer is [kv_head][K as [dim][block tokens] | V as [block tokens][dim]], dim rounded up to whole vectors
 // of eight. Scores of eight tokens are one vector without a horizontal sum, because K lies with its tokens side by side.
@@ -7,7 +7,8 @@
 // the block size. Each (token, head) keeps a maximum, eight partial sums and an output; their order of operations is
 // fixed by the tile alone, so the bits do not depend on chunking, neighbours, block size or threads (rule 2).
 // A head's sink comes before its first tile: the maximum is then the sink, and the sums add up to one.
-// A token reads no slot beyond its own position, so what an unwritten slot holds never matters.
+// A token reads no slot beyond its own position (or the last of its sequence), so what an unwritten slot holds never
+// matters.
 //
 // With a window of w the token at position p reads positions p - w + 1 to p: tiles wholly before are passed over, and of
 // the tile in which the window begins no block before it is touched, as that may belong to another sequence by now.
@@ -76,6 +77,7 @@ struct AttentionCall {
   float soft_cap;       // scores become soft_cap * tanh(score / soft_cap); 0: they stay
   std::int32_t window;  // positions a token reads, its own included; 0: all before it
   const float* sinks;   // [heads]: a score that each softmax has beside those of its positions, or null
+  bool causal;          // false: a token reads all of its sequence, which is whole in this step
   const float* rope_cos;  // [position][rope_half], or null
   const float* rope_sin;
   std::int32_t rope_half;
@@ -86,6 +88,10 @@ struct AttentionCall {
   // First position that the token at `position` reads.
   TIDEMILL_INLINE std::int32_t first_read(std::int32_t position) const {
     return window == 0 || position < window ? 0 : position - window + 1;
+  }
+  // Last position that the row's token at `position` reads.
+  TIDEMILL_INLINE std::int32_t last_read(const AttentionRow& row, std::int32_t position) const {
+    return causal ? position : row.start + row.tokens - 1;
   }
 };
 

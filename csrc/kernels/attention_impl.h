@@ -386,7 +386,7 @@ void attend_tile(const AttentionCall& call, const AttentionRow& row, const Atten
                      state.maximums + local, state.sums + 8 * local, call.soft_cap, {}, {}};
     for (int i = 0; i < rows; ++i) {
       const std::int32_t position = row.start + (first + i) / group;
-      panel.spans[i] = span_read(call, position, position, tile_start);
+      panel.spans[i] = span_read(call, position, call.last_read(row, position), tile_start);
       panel.out[i] = state.outputs + static_cast<std::size_t>((local + i) * tile.padded_dim);
     }
     const bool behind = panel.spans[0].begin >= kTileTokens;
@@ -406,7 +406,7 @@ void attend(const AttentionCall& call, const AttentionRow& row, const AttentionT
     begin_softmax<S>(call, task.kv_head * group + (task.begin + r) % group, state.maximums + r, state.sums + 8 * r);
   }
   for (std::int32_t i = 0; i < padded * queries; i += 8) S::store(state.outputs + i, S::zero());
-  const std::int32_t last = row.start + (task.end - 1) / group;
+  const std::int32_t last = call.last_read(row, row.start + (task.end - 1) / group);
   for_tiles(call, row.start + task.begin / group, last, [&](std::int32_t start, TileSpan span) {
     const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, span);
     if (queries > 2 * kPanelQueries && sizeof(typename Element::Type) < sizeof(float)) {
@@ -467,7 +467,7 @@ void materialised_scores(const AttentionCall& call, const AttentionRow& row, con
     load_queries<S>(call, row, AttentionTask{task.row, task.kv_head, r, r + 1}, scratch);
     float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
     const std::int32_t position = row.start + r / group;
-    for_tiles(call, position, position, [&](std::int32_t start, TileSpan span) {
+    for_tiles(call, position, call.last_read(row, position), [&](std::int32_t start, TileSpan span) {
       const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, span);
       panel_scores<S, Element, 1>(tile, scratch, span, p + start, 0);
       cap_scores<S>(p + start, span, call.soft_cap);
@@ -482,7 +482,7 @@ void materialised_softmax(const AttentionCall& call, const AttentionRow& row, co
   for (std::int32_t r = task.begin; r < task.end; ++r) {
     float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
     const std::int32_t position = row.start + r / group;
-    const TileSpan span{call.first_read(position), position + 1};
+    const TileSpan span{call.first_read(position), call.last_read(row, position) + 1};
     float maximum;
     alignas(32) float sums[simd::kLanes];
     begin_softmax<S>(call, task.kv_head * group + r % group, &maximum, sums);
@@ -502,7 +502,7 @@ void materialised_values(const AttentionCall& call, const AttentionRow& row, con
     const float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
     for (std::int32_t d = 0; d < padded; d += 8) S::store(scratch + d, S::zero());
     const std::int32_t position = row.start + r / group;
-    for_tiles(call, position, position, [&](std::int32_t start, TileSpan span) {
+    for_tiles(call, position, call.last_read(row, position), [&](std::int32_t start, TileSpan span) {
       const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, span);
       extra_values<S, Element>(tile, p + start, span, scratch);
     });

@@ -1,4 +1,4 @@
-// Row-wise kernels of one instruction set S (see simd.h): RMS norm, softmax, add, scale, soft cap.
+// Row-wise kernels of one instruction set S (see simd.h): RMS norm, layer norm, softmax, add, scale, soft cap.
 #pragma once
 #include "simd.h"
 
@@ -15,6 +15,25 @@ void rms_norm(const float* x, const float* weight, float eps, std::int32_t n, fl
   simd::for_lanes(n, [&](int i, int lanes) {
     const auto scaled = S::mul(simd::load<S>(x + i, lanes), factor);
     simd::store<S>(out + i, S::mul(scaled, simd::load<S>(weight + i, lanes)), lanes);
+  });
+}
+
+// The centred row is kept in out, whose masked tail reads as zeros: x less the mean would not.
+template <class S>
+void layer_norm(const float* x, const float* weight, const float* bias, float eps, std::int32_t n, float* out) {
+  typename S::V total = S::zero();
+  simd::for_lanes(n, [&](int i, int lanes) { total = S::add(total, simd::load<S>(x + i, lanes)); });
+  const auto mean = S::set(S::sum(total) / static_cast<float>(n));
+  typename S::V squares = S::zero();
+  simd::for_lanes(n, [&](int i, int lanes) {
+    simd::store<S>(out + i, S::sub(simd::load<S>(x + i, lanes), mean), lanes);
+    const auto centred = simd::load<S>(out + i, lanes);
+    squares = S::fma(centred, centred, squares);
+  });
+  const auto factor = S::set(1.0f / __builtin_sqrtf(S::sum(squares) / static_cast<float>(n) + eps));
+  simd::for_lanes(n, [&](int i, int lanes) {
+    const auto scaled = S::mul(simd::load<S>(out + i, lanes), factor);
+    simd::store<S>(out + i, S::fma(scaled, simd::load<S>(weight + i, lanes), simd::load<S>(bias + i, lanes)), lanes);
   });
 }
 

@@ -21,12 +21,16 @@ struct VectorKernels {
 
   // out = x / sqrt(mean(x^2) + eps) * weight, for one row of n.
   void (*rms_norm)(const float* x, const float* weight, float eps, std::int32_t n, float* out);
+  // out = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias, for one row of n. out is not x.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, std::int32_t n, float* out);
   // out = gate / (1 + exp(-gate)) * up, for one row of n.
   void (*silu_glu)(const float* gate, const float* up, std::int32_t n, float* out);
   // out = gate / 2 * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) * up, for one row of n.
   void (*gelu_tanh_glu)(const float* gate, const float* up, std::int32_t n, float* out);
   // out = (u + 1) * g / (1 + exp(-alpha * g)), g = min(gate, limit), u = up within [-limit, limit], for one row of n.
   void (*clamped_glu)(const float* gate, const float* up, std::int32_t n, float alpha, float limit, float* out);
+  // out = activation(x), for one row of n, by PlainActivation (executor/program.h): silu, gelu_tanh, gelu, relu.
+  void (*activate[4])(const float* x, std::int32_t n, float* out);
   // out = exp(x - max x) / sum of those, for one row of n.
   void (*softmax)(const float* x, std::int32_t n, float* out);
   void (*add)(const float* a, const float* b, std::int32_t n, float* out);

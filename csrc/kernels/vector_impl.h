@@ -1,5 +1,6 @@
 // The table of vector kernels of one instruction set S (see simd.h).
 #pragma once
+#include "activation_impl.h"
 #include "attention_impl.h"
 #include "glu_impl.h"
 #include "norm_impl.h"
@@ -13,9 +14,11 @@ template <class S>
 constexpr VectorKernels vector_kernels() {
   return {S::kName,
           rms_norm<S>,
+          layer_norm<S>,
           silu_glu<S>,
           gelu_tanh_glu<S>,
           clamped_glu<S>,
+          {silu_row<S>, gelu_tanh_row<S>, gelu_row<S>, relu_row<S>},
           softmax_row<S>,
           add_rows<S>,
           scale_row<S>,

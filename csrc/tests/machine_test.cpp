@@ -74,6 +74,7 @@ StepRow row_of(std::int32_t tokens, std::int32_t first_block) {
   row.tables.emplace_back();
   for (std::int32_t b = 0; b < (tokens + 15) / 16; ++b) row.tables[0].push_back(first_block + b);
   row.outputs = 2;
+  row.draws = true;
   row.sampling.temperature = 1.0f;
   row.sampling.top_p = 0.9;
   row.sampling.logprobs = 3;

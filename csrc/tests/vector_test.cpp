@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "executor/isa.h"
+#include "executor/program.h"
 #include "kernels/half.h"
 #include "kernels/sampler_impl.h"
 #include "kernels/simd.h"
@@ -111,6 +112,31 @@ void tanh_is_close() {
   }
 }
 
+// The relative error of GELU from where its tail is tiny, and exp(-x^2 / 2) as rough as its argument, to where it is x
+// itself, on every instruction set.
+void gelu_is_close() {
+  constexpr std::int32_t kCount = 100003;
+  std::vector<float> x(kCount), y(kCount);
+  for (std::int32_t i = 0; i < kCount; ++i) {
+    x[static_cast<std::size_t>(i)] = -6.0f + 26.0f * static_cast<float>(i) / static_cast<float>(kCount);
+  }
+  for (const std::string& isa : supported_isas()) {
+    const VectorKernels& kernels = *select_kernels(isa).vector;
+    const auto gelu = kernels.activate[static_cast<int>(PlainActivation::kGelu)];
+    gelu(x.data(), kCount, y.data());
+    double worst = 0.0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto v = static_cast<double>(x[i]);
+      const double exact = v / 2 * std::erfc(-v / std::sqrt(2.0));
+      if (v != 0.0) worst = std::max(worst, std::fabs((static_cast<double>(y[i]) - exact) / exact));
+    }
+    CHECK_CASE(worst < 5e-6, "%s: %g", isa.c_str(), worst);
+    const float special[] = {0.0f, INFINITY, NAN, -200.0f};
+    gelu(special, 4, y.data());
+    CHECK(y[0] == 0.0f && y[1] == INFINITY && std::isnan(y[2]) && y[3] == 0.0f);
+  }
+}
+
 // Known answers of the authors' own implementation (Random123).
 void philox_gives_the_known_answers() {
   struct Answer {
@@ -185,6 +211,7 @@ int main() {
   floats_round_to_the_nearest_half();
   exp_and_log_are_close();
   tanh_is_close();
+  gelu_is_close();
   philox_gives_the_known_answers();
   noise_is_precise_at_both_ends();
   tokens_get_the_documented_noise();

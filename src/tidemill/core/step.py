@@ -11,6 +11,9 @@ One row is one sequence's work in this step. With ``start`` tokens already compu
 
 ``num_outputs`` is 0 for a chunk in mid-prompt, 1 for plain decoding, and 1 + k where the last k tokens are proposals
 of a drafter: output j is drawn as if the j proposals before it had been accepted.
+
+A model that embeds draws nothing: its output is the sequence's vector, pooled when the last token has been computed.
+Where that needs all tokens at once (no causal mask, or a mean over them), a row is a whole sequence and starts at 0.
 """
 
 from __future__ import annotations
@@ -89,9 +92,9 @@ class PlanRow:
     max(0, start - window + 1) .. start + len(tokens) - 1 (from 0 on without a window); executors refuse a row where
     one is NO_BLOCK. A block may be one that held other positions, of this sequence or another, the step before."""
     num_outputs: int = 0
-    """How many of the last positions to draw a token from."""
+    """How many of the last positions to draw a token from; of a model that embeds, 1 asks for the sequence's vector."""
     options: RowOptions | None = None
-    """Present exactly if num_outputs > 0."""
+    """Present exactly if tokens are drawn: num_outputs > 0, and the model does not embed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,8 @@ class RowOutputs:
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
+    vector: bytes | None = None
+    """The pooled vector, not normalised, where it was asked for: float32, little-endian."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

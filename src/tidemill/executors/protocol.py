@@ -65,7 +65,8 @@ class Executor(Protocol):
         ...
 
     def logits(self, plan: StepPlan) -> Mapping[int, npt.NDArray[np.float32]]:
-        """Run a step and return, per row index, its raw logits [num_outputs, vocab] in float32 (tests, evaluation)."""
+        """Run a step and return, per row index, its raw logits [num_outputs, vocab] in float32 (tests, evaluation); of
+        a graph that pools, the vector [1, width]."""
         ...
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
 All values are matrices of float rows. A value over ``Rows.TOKENS`` has one row per token of the step (T rows: the
 tokens of all sequences, one sequence after another); one over ``Rows.OUTPUTS`` has one row per position that is
-drawn from (R rows). Shapes below are written [T, width].
+drawn from, or of a graph that pools one per sequence whose vector is asked for (R rows). Shapes below are written
+[T, width].
 
 A model file builds a plain graph. ``passes.fuse`` rewrites it with the same operations in richer forms (a linear
 layer with several weights or a residual, an attention that ropes its own input); executors accept both.
@@ -16,6 +17,8 @@ from enum import StrEnum
 from typing import Literal, NewType
 
 __all__ = [
+    "Activate",
+    "Activation",
     "Add",
     "Attention",
     "ClampedGlu",
@@ -23,9 +26,12 @@ __all__ = [
     "Glu",
     "Graph",
     "KvGroup",
+    "LayerNorm",
     "Linear",
     "Moe",
     "Node",
+    "Pool",
+    "PoolMode",
     "RmsNorm",
     "Rope",
     "RopeSpec",
@@ -39,6 +45,8 @@ __all__ = [
 ]
 
 ValueId = NewType("ValueId", int)
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+PoolMode = Literal["mean", "first", "last"]
 
 
 class Rows(StrEnum):
@@ -95,10 +103,16 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embed:
-    """out[t] = weight[token[t]]. Weight [vocab, width]. -> [T, width]"""
+    """out[t] = weight[token[t]]. Weight [vocab, width]. -> [T, width]
+
+    By position it is weight[position[t] + offset], for tables of learned positions; by none, weight[offset] for every
+    token. No position may lie behind the table's last row: whoever makes plans sees to it, executors refuse such rows.
+    """
 
     weight: str
     out: Value
+    by: Literal["token", "position", "none"] = "token"
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +127,18 @@ class RmsNorm:
     eps: float
     out: Value
     heads: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNorm:
+    """out = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias (Ba et al., arXiv:1607.06450). Weight
+    and bias [width]. -> [T, width]"""
+
+    x: Value
+    weight: str
+    bias: str
+    eps: float
+    out: Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +168,12 @@ class Rope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Causal softmax attention over the paged KV of each row's sequence, after writing this step's K and V there.
+    """Softmax attention over the paged KV of each row's sequence, after writing this step's K and V there.
 
     q [T, heads * head_dim], k and v [T, kv_heads * head_dim] -> [T, heads * head_dim]. Query head h reads KV head
-    h // (heads // kv_heads). The token at position p attends to positions 0..p; K and V are read as rounded to the
-    KV format, the current token's own included.
+    h // (heads // kv_heads). The token at position p attends to positions 0..p, or if not ``causal`` to all of its
+    sequence, which is then whole in one step; K and V are read as rounded to the KV format, the current token's own
+    included.
 
     Fused form: ``q`` is the merged [T, (heads + 2 * kv_heads) * head_dim] value (q | k | v), ``k`` and ``v`` are
     None, and ``rope``, if present, is applied to q and k before they are used.
@@ -171,6 +198,8 @@ class Attention:
     sinks: str | None = None
     """A weight [heads]: head h weighs its positions as if there were one more, with the score sinks[h] and the value
     zero (Xiao et al., arXiv:2309.17453, in the learned form of gpt-oss)."""
+    causal: bool = True
+    """False: no mask; there is no window either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +223,16 @@ class ClampedGlu:
 
     alpha: float
     limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activate:
+    """out = activation(x), element by element. gelu(x) = x / 2 * (1 + erf(x / sqrt(2))); relu(x) = max(x, 0); the
+    others as in Glu. -> the same shape"""
+
+    x: Value
+    activation: Activation
+    out: Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,12 +305,38 @@ class SelectRows:
     out: Value
 
 
-Node = Embed | RmsNorm | Linear | Rope | Attention | Glu | Moe | Add | Scale | SoftCap | SelectRows
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """One vector for each sequence whose vector is asked for: the mean of its rows, added in the order of their
+    positions, or its first or last row. [T, width] -> [R, width]"""
+
+    x: Value
+    mode: PoolMode
+    out: Value
+
+
+Node = (
+    Embed
+    | RmsNorm
+    | LayerNorm
+    | Linear
+    | Rope
+    | Attention
+    | Glu
+    | Activate
+    | Moe
+    | Add
+    | Scale
+    | SoftCap
+    | SelectRows
+    | Pool
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A whole model: nodes in execution order, the last one writing ``logits`` [R, vocab]."""
+    """A whole model: nodes in execution order, the last one writing ``logits`` [R, vocab]; of a graph that pools, the
+    last one writes the vectors [R, width] in their place."""
 
     nodes: tuple[Node, ...]
     weights: tuple[TensorSpec, ...]
@@ -288,6 +353,26 @@ class Graph:
             if spec.name == name:
                 return spec
         raise KeyError(name)
+
+    @property
+    def pools(self) -> bool:
+        """True if it gives a vector per sequence, not logits to draw tokens from."""
+        return any(isinstance(node, Pool) for node in self.nodes)
+
+    @property
+    def whole(self) -> bool:
+        """True if a sequence has to be computed in one step: some token depends on later ones, or a vector on more
+        than the last one."""
+        return any(
+            (isinstance(node, Attention) and not node.causal) or (isinstance(node, Pool) and node.mode != "last")
+            for node in self.nodes
+        )
+
+    @property
+    def positions(self) -> int | None:
+        """How many positions its tables of learned positions have; None: it has no such table."""
+        tables = (node for node in self.nodes if isinstance(node, Embed) and node.by == "position")
+        return min((self.spec(node.weight).shape[0] - node.offset for node in tables), default=None)
 
     def group(self, name: str) -> KvGroup:
         """A KV group by name."""

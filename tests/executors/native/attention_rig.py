@@ -27,6 +27,7 @@ class AttentionRig:
         window: int | None = None,
         soft_cap: float | None = None,
         sinks: bool = False,
+        causal: bool = True,
     ) -> None:
         random = np.random.default_rng(seed)
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
@@ -36,7 +37,7 @@ class AttentionRig:
         self.k = random.standard_normal((vocab, kv_heads * head_dim)).astype(np.float32)
         self.v = random.standard_normal((vocab, kv_heads * head_dim)).astype(np.float32)
         self.vocab = vocab
-        self.window, self.soft_cap = window, soft_cap
+        self.window, self.soft_cap, self.causal = window, soft_cap, causal
         self.scale = head_dim**-0.5
         # Some below all scores, some above them.
         self.sinks = np.linspace(-2.0, 12.0, heads, dtype=np.float32) if sinks else None
@@ -82,6 +83,7 @@ class AttentionRig:
                 window=self.window,
                 soft_cap=self.soft_cap,
                 sinks=None if self.sinks is None else small.weight(f"{group}.sinks", self.sinks),
+                causal=self.causal,
                 out=o,
             ),
         )
@@ -101,6 +103,8 @@ class AttentionRig:
         if self.sinks is not None:
             beside = np.broadcast_to(self.sinks[:, None, None], (self.heads, n, 1)).astype(np.float64)
             scores = np.concatenate([scores, beside], axis=-1)
+        if self.causal:
+            scores[:, (distance < 0) | (distance >= (self.window or n))] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights = weights[:, :, :n] / weights.sum(axis=-1, keepdims=True)
         return np.einsum("hqk,khd->qhd", weights, np.repeat(v, group, axis=1)).reshape(n, -1)

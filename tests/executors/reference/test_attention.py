@@ -54,6 +54,17 @@ def test_attention_by_definition(mode: str, tokens: int, start: int, shape: tupl
 
 
 @pytest.mark.parametrize("mode", ["tiled", "materialized"])
+def test_without_a_mask_every_token_sees_what_the_last_one_does(mode: str) -> None:
+    rng = np.random.default_rng(0)
+    q = 3 * rng.standard_normal((70, 4, 8))
+    k, v = rng.standard_normal((2, 70, 2, 8))
+    out = attend(q, k, v, start=0, scale=0.5, mode=mode, causal=False)  # type: ignore[arg-type]
+    for token in (0, 5, 69):
+        expected = by_definition(q[token : token + 1], k, v, 69, 0.5)
+        np.testing.assert_allclose(out[token : token + 1], expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["tiled", "materialized"])
 @pytest.mark.parametrize("window", [1, 5, 64, 65, 200])
 @pytest.mark.parametrize("cap", [None, 2.0])
 def test_window_and_soft_cap_by_definition(mode: str, window: int, cap: float | None) -> None:

@@ -40,6 +40,7 @@ class NativeExecutor:
         the same bits. Raises ConfigError for a setting that cannot run here, ModelLoadError for a wrong weight.
         """
         self._config = config
+        self._pools = graph.pools
         self._groups = {group.name: index for index, group in enumerate(graph.kv_groups)}
         self._plan: StepPlan | None = None
         try:
@@ -85,15 +86,22 @@ class NativeExecutor:
                 ) from None
 
     def submit(self, plan: StepPlan) -> None:
-        self._machine.submit(plan.rows, sample=True)
+        self._machine.submit(plan.rows, sample=not self._pools)
         self._plan = plan
 
     def collect(self) -> StepResult:
         plan, self._plan = self._plan, None
         if plan is None:
             raise ValueError("no step is in flight")
+        if self._pools:
+            return self._vectors(plan)
         seconds, rows = self._machine.collect()
         return StepResult(step=plan.step, rows=tuple(_outputs(*row) for row in rows), seconds=seconds)
+
+    def _vectors(self, plan: StepPlan) -> StepResult:
+        vectors = iter(self._machine.collect_logits().astype("<f4"))
+        rows = (RowOutputs(vector=next(vectors).tobytes()) if row.num_outputs else RowOutputs() for row in plan.rows)
+        return StepResult(step=plan.step, rows=tuple(rows), seconds=self._machine.seconds)
 
     def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:
         for source, destination in pairs:

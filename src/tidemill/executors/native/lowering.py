@@ -4,8 +4,8 @@ Two walks. The first turns each node into steps that name the buffers they read 
 a quantised one, or both, whichever its readers need. The second, with every lifetime known, gives the buffers slots
 and emits the instructions.
 
-    value --> RmsNorm or Glu   writes the quantised form itself: norm or gate and rounding in one pass
-          --> anything else    writes floats, followed by a quantise step where a linear layer wants 8 bits
+    value --> norm, Glu, Activate   writes the quantised form itself: norm or gate and rounding in one pass
+          --> anything else         writes floats, followed by a quantise step where a linear layer wants 8 bits
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tidemill.executors.native.arena import Buffer, Lifetime, plan_slots
 from tidemill.executors.native.weights import WeightStore
 from tidemill.graph.formats import WeightTensor
 from tidemill.graph.graph import (
+    Activate,
     Add,
     Attention,
     ClampedGlu,
@@ -26,9 +27,11 @@ from tidemill.graph.graph import (
     Glu,
     Graph,
     KvGroup,
+    LayerNorm,
     Linear,
     Moe,
     Node,
+    Pool,
     RmsNorm,
     Rope,
     Rows,
@@ -68,7 +71,13 @@ def lower(
         machine.add_slot(spec.rows is Rows.OUTPUTS, spec.float_width, spec.quantized_width)
     for step in steps:
         step.emit(machine, lambda buffer: _NONE if buffer is None else slots[buffer])
-    machine.set_logits(slots[Buffer(value=graph.logits)], graph.vocab_size)
+    result = slots[Buffer(value=graph.logits)]
+    if graph.pools:
+        machine.set_vectors(result, graph.logits.width, graph.vocab_size, graph.whole)
+    else:
+        machine.set_logits(result, graph.vocab_size)
+    if graph.positions is not None:
+        machine.set_positions(graph.positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +138,12 @@ class _Walk:
         match node:
             case RmsNorm():
                 return [self._rms_norm(node)]
+            case LayerNorm():
+                return [self._layer_norm(node)]
             case Glu():
                 return [self._glu(node)]
+            case Activate():
+                return [self._activate(node)]
             case Embed():
                 step = self._embed(node)
             case Linear():
@@ -149,6 +162,8 @@ class _Walk:
                 step = self._soft_cap(node)
             case SelectRows():
                 step = self._select(node)
+            case Pool():
+                step = self._pool(node)
         return [step, self._quantize(node.out)] if node.out.id in self._as_bytes else [step]
 
     def _forms(self, value: Value) -> tuple[Buffer | None, Buffer | None]:
@@ -169,7 +184,9 @@ class _Walk:
         out = Buffer(value=node.out)
         table = self._store.table(node.weight)
         return _Step(
-            reads=(), writes=(out,), emit=lambda machine, slot: machine.embed(table, slot(out), node.out.width)
+            reads=(),
+            writes=(out,),
+            emit=lambda machine, slot: machine.embed(table, slot(out), node.out.width, node.by, node.offset),
         )
 
     def _rms_norm(self, node: RmsNorm) -> _Step:
@@ -181,6 +198,29 @@ class _Walk:
             writes=_present(out, quantized),
             emit=lambda machine, slot: machine.rms_norm(
                 slot(x), weight, node.eps, _outputs(node.out), node.out.width, node.heads, slot(out), slot(quantized)
+            ),
+        )
+
+    def _layer_norm(self, node: LayerNorm) -> _Step:
+        x = Buffer(value=node.x)
+        out, quantized = self._forms(node.out)
+        weight, bias = self._store.vector(node.weight), self._store.vector(node.bias)
+        return _Step(
+            reads=(x,),
+            writes=_present(out, quantized),
+            emit=lambda machine, slot: machine.layer_norm(
+                slot(x), weight, bias, node.eps, _outputs(node.out), node.out.width, slot(out), slot(quantized)
+            ),
+        )
+
+    def _activate(self, node: Activate) -> _Step:
+        x = Buffer(value=node.x)
+        out, quantized = self._forms(node.out)
+        return _Step(
+            reads=(x,),
+            writes=_present(out, quantized),
+            emit=lambda machine, slot: machine.activate(
+                node.activation, slot(x), _outputs(node.out), node.out.width, slot(out), slot(quantized)
             ),
         )
 
@@ -265,6 +305,7 @@ class _Walk:
                 node.soft_cap or 0.0,
                 sinks,
                 slot(out),
+                node.causal,
             ),
         )
 
@@ -343,6 +384,14 @@ class _Walk:
             reads=(x,),
             writes=(out,),
             emit=lambda machine, slot: machine.select(slot(x), node.out.width, slot(out)),
+        )
+
+    def _pool(self, node: Pool) -> _Step:
+        x, out = Buffer(value=node.x), Buffer(value=node.out)
+        return _Step(
+            reads=(x,),
+            writes=(out,),
+            emit=lambda machine, slot: machine.pool(node.mode, slot(x), node.out.width, slot(out)),
         )
 
 

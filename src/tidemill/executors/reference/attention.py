@@ -1,4 +1,4 @@
-"""Causal attention of one sequence's new tokens over its K and V, in float64."""
+"""Attention of one sequence's new tokens over its K and V, in float64."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def attend(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: Floats | None = None,
+    causal: bool = True,
 ) -> Floats:
     """Softmax attention. q [tokens, heads, head_dim] at positions start, start + 1, ...; k and v
     [start + tokens - first, kv_heads, head_dim] at positions first, first + 1, ... -> [tokens, heads, head_dim].
     ``sinks`` [heads]: a score that each head has beside those of its positions; its value is zero.
 
     Each token is computed by itself over positions 0..p, or the last ``window`` of them, so that nothing depends on
-    the chunk it came in.
+    the chunk it came in; if not ``causal``, over all of them.
     """
     tokens, heads, head_dim = q.shape
     kv_heads = k.shape[1]
@@ -42,7 +43,7 @@ def attend(
     beside = beside.reshape(kv_heads, heads // kv_heads, 1)
     out = np.empty_like(grouped)
     for token in range(tokens):
-        position = start + token
+        position = start + (token if causal else tokens - 1)
         lowest = 0 if window is None else max(0, position - window + 1)
         seen = slice(lowest - first, position + 1 - first)
         if mode == "tiled":

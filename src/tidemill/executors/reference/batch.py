@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tidemill.core.step import NO_BLOCK, PlanRow, StepPlan
 from tidemill.executors.protocol import KvPoolSpec
+from tidemill.graph.graph import Graph
 
 __all__ = ["Batch", "checked"]
 
@@ -43,25 +44,24 @@ class Batch:
         )
 
 
-def checked(plan: StepPlan, pools: Sequence[KvPoolSpec], windows: Sequence[int | None], vocab_size: int) -> StepPlan:
+def checked(plan: StepPlan, pools: Sequence[KvPoolSpec], graph: Graph) -> StepPlan:
     """The plan. Raises ValueError, naming the row, if it breaks the contract of core.step.
 
-    ``windows`` are those of the KV groups, in the order of their pools.
+    ``pools`` are those of the graph's KV groups, in its order.
     """
-    if not pools:
+    if len(pools) != len(graph.kv_groups):
         raise ValueError("allocate_kv has not been called")
     if not plan.rows:
         raise ValueError(f"step {plan.step} has no rows")
     for index, row in enumerate(plan.rows):
-        for problem, there in _problems(row, pools, windows, vocab_size).items():
+        for problem, there in (_problems(row, pools, graph) | _problems_of_kind(row, graph)).items():
             if there:
                 raise ValueError(f"step {plan.step}, row {index} (sequence {row.sequence}): {problem}")
     return plan
 
 
-def _problems(
-    row: PlanRow, pools: Sequence[KvPoolSpec], windows: Sequence[int | None], vocab_size: int
-) -> Mapping[str, bool]:
+def _problems(row: PlanRow, pools: Sequence[KvPoolSpec], graph: Graph) -> dict[str, bool]:
+    windows, vocab_size = [group.window for group in graph.kv_groups], graph.vocab_size
     tokens = np.asarray(row.tokens, np.int64)
     end = row.start + len(tokens)
     tables = [np.asarray(table, np.int64) for table in row.block_tables]
@@ -76,7 +76,21 @@ def _problems(
             _outside(table, pool, window, row.start) for (table, pool), window in zip(pairs, windows, strict=False)
         ),
         f"draws from {row.num_outputs} of {len(tokens)} positions": not 0 <= row.num_outputs <= len(tokens),
-        "must have options exactly if it has outputs": (row.options is not None) != (row.num_outputs > 0),
+    }
+
+
+def _problems_of_kind(row: PlanRow, graph: Graph) -> dict[str, bool]:
+    """What depends on whether tokens are drawn or vectors asked for."""
+    end = row.start + len(row.tokens)
+    behind = graph.positions is not None and end > graph.positions
+    problems = {f"reaches position {end - 1}, and the model has {graph.positions}": behind}
+    if not graph.pools:
+        mismatch = (row.options is not None) != (row.num_outputs > 0)
+        return problems | {"must have options exactly if it has outputs": mismatch}
+    return problems | {
+        "has options, and no token is drawn": row.options is not None,
+        f"asks for {row.num_outputs} vectors": row.num_outputs > 1,
+        f"starts at {row.start}, but its sequence has to be whole": graph.whole and row.start > 0,
     }
 
 

@@ -5,7 +5,7 @@ The oracle for every native operation, so it is written to be read: no packing, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -20,18 +20,21 @@ from tidemill.executors.reference.batch import Batch, checked
 from tidemill.executors.reference.experts import Experts
 from tidemill.executors.reference.kv import KvPool
 from tidemill.executors.reference.linear import Floats, Matrix
-from tidemill.executors.reference.operations import ACTIVATIONS, rms_norm, rope, soft_cap
+from tidemill.executors.reference.operations import ACTIVATIONS, layer_norm, rms_norm, rope, soft_cap
 from tidemill.executors.reference.sampler import draw, log_probabilities
 from tidemill.graph.formats import WeightTensor, dequantize
 from tidemill.graph.graph import (
+    Activate,
     Add,
     Attention,
     Embed,
     Glu,
     Graph,
+    LayerNorm,
     Linear,
     Moe,
     Node,
+    Pool,
     RmsNorm,
     Rope,
     Scale,
@@ -97,8 +100,9 @@ class ReferenceExecutor:
         if plan is None:
             raise ValueError("no step is in flight")
         begin = self._clock.now()
-        logits = self._run(Batch.of(plan))
-        rows = tuple(_outputs(row, logits[part]) for row, part in _output_parts(plan))
+        result = self._run(Batch.of(plan))
+        outputs = _vector if self._graph.pools else _outputs
+        rows = tuple(outputs(row, result[part]) for row, part in _output_parts(plan))
         return StepResult(step=plan.step, rows=rows, seconds=self._clock.now() - begin)
 
     def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:
@@ -127,15 +131,14 @@ class ReferenceExecutor:
             raise ValueError(f"step {self._plan.step} is in flight")
 
     def _checked(self, plan: StepPlan) -> StepPlan:
-        windows = [self._graph.group(name).window for name in self._pools]
-        return checked(plan, [pool.spec for pool in self._pools.values()], windows, self._graph.vocab_size)
+        return checked(plan, [pool.spec for pool in self._pools.values()], self._graph)
 
     def _pool(self, group: str) -> KvPool:
         self._idle()
         return self._pools[group]
 
     def _run(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Raw logits of the selected rows [R, vocab]."""
+        """Raw logits of the selected rows [R, vocab], or pooled vectors [R, width]."""
         values: dict[ValueId, Floats] = {}
         for node in self._graph.nodes:
             values[node.out.id] = self._compute(node, values, batch)
@@ -150,6 +153,8 @@ class ReferenceExecutor:
                 return self._embed(node, batch)
             case RmsNorm():
                 return rms_norm(values[node.x.id], self._vector(node.weight), node.eps, node.heads)
+            case LayerNorm():
+                return layer_norm(values[node.x.id], self._vector(node.weight), self._vector(node.bias), node.eps)
             case Linear():
                 return self._linear(node, values)
             case Rope():
@@ -160,6 +165,8 @@ class ReferenceExecutor:
             case Glu():
                 gate, up = _operands(values, (node.gate, node.up), (node.out.width, node.out.width))
                 return ACTIVATIONS[node.activation](gate) * up
+            case Activate():
+                return ACTIVATIONS[node.activation](values[node.x.id])
             case Moe():
                 return self._moe(node).times(values[node.x.id], values[node.scores.id])
             case Add():
@@ -170,15 +177,19 @@ class ReferenceExecutor:
                 return soft_cap(values[node.x.id], node.cap)
             case SelectRows():
                 return values[node.x.id][batch.selected]
+            case Pool():
+                return _pooled(node, values[node.x.id], batch)
 
     def _embed(self, node: Embed, batch: Batch) -> Floats:
         table = self._tensor(node.weight)
-        ids = np.unique(batch.tokens)
+        by = {"token": batch.tokens, "position": batch.positions, "none": np.zeros_like(batch.tokens)}
+        rows_read = by[node.by] + node.offset
+        ids = np.unique(rows_read)
         data = np.ascontiguousarray(table.rows[ids]).reshape(-1)
         rows = dequantize(
             WeightTensor(name=node.weight, format=table.format, shape=(len(ids), table.shape[1]), data=data)
         )
-        return rows.astype(np.float64)[np.searchsorted(ids, batch.tokens)]
+        return rows.astype(np.float64)[np.searchsorted(ids, rows_read)]
 
     def _linear(self, node: Linear, values: Mapping[ValueId, Floats]) -> Floats:
         x = values[node.x.id]
@@ -215,6 +226,7 @@ class ReferenceExecutor:
                 window=node.window,
                 soft_cap=node.soft_cap,
                 sinks=sinks,
+                causal=node.causal,
             )
         return out.reshape(len(out), -1)
 
@@ -264,6 +276,20 @@ def _output_parts(plan: StepPlan) -> list[tuple[PlanRow, slice]]:
         parts.append((row, slice(at, at + row.num_outputs)))
         at += row.num_outputs
     return parts
+
+
+def _pooled(node: Pool, x: Floats, batch: Batch) -> Floats:
+    pool: dict[str, Callable[[Floats], Floats]] = {
+        "mean": lambda rows: rows.mean(axis=0),
+        "first": lambda rows: rows[0],
+        "last": lambda rows: rows[-1],
+    }
+    vectors = [pool[node.mode](x[span]) for row, span in batch.spans if row.num_outputs]
+    return np.array(vectors).reshape(len(vectors), node.out.width)
+
+
+def _vector(row: PlanRow, vectors: npt.NDArray[np.float32]) -> RowOutputs:
+    return RowOutputs(vector=vectors[0].astype("<f4").tobytes()) if row.num_outputs else RowOutputs()
 
 
 def _outputs(row: PlanRow, logits: npt.NDArray[np.float32]) -> RowOutputs:

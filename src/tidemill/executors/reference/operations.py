@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tidemill.executors.reference.linear import Floats
 from tidemill.graph.graph import ClampedGlu, RopeSpec
 
-__all__ = ["ACTIVATIONS", "clamped_glu", "rms_norm", "rope", "soft_cap"]
+__all__ = ["ACTIVATIONS", "clamped_glu", "layer_norm", "rms_norm", "rope", "soft_cap"]
 
 
 def rms_norm(x: Floats, weight: Floats, eps: float, heads: int = 1) -> Floats:
@@ -19,6 +19,13 @@ def rms_norm(x: Floats, weight: Floats, eps: float, heads: int = 1) -> Floats:
     parts = x.reshape(len(x), heads, x.shape[1] // heads)
     result: Floats = parts / np.sqrt(np.mean(parts * parts, axis=2, keepdims=True) + eps) * weight
     return result.reshape(x.shape)
+
+
+def layer_norm(x: Floats, weight: Floats, bias: Floats, eps: float) -> Floats:
+    """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias. x [T, width]"""
+    centred = x - np.mean(x, axis=1, keepdims=True)
+    result: Floats = centred / np.sqrt(np.mean(centred * centred, axis=1, keepdims=True) + eps) * weight + bias
+    return result
 
 
 def soft_cap(x: Floats, cap: float) -> Floats:
@@ -48,7 +55,25 @@ def clamped_glu(gate: Floats, up: Floats, by: ClampedGlu) -> Floats:
     return result
 
 
-ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {"silu": _silu, "gelu_tanh": _gelu_tanh}
+def _gelu(x: Floats) -> Floats:
+    """x / 2 * (1 + erf(x / sqrt(2))), as x / 2 * erfc(-x / sqrt(2)), which keeps its digits where x is negative"""
+    erfc = np.fromiter((math.erfc(-value / math.sqrt(2.0)) for value in x.flat), np.float64, x.size)
+    result: Floats = 0.5 * x * erfc.reshape(x.shape)
+    return result
+
+
+def _relu(x: Floats) -> Floats:
+    """max(x, 0)"""
+    result: Floats = np.maximum(x, 0.0)
+    return result
+
+
+ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "relu": _relu,
+    "silu": _silu,
+}
 
 
 def rope(x: Floats, spec: RopeSpec, positions: npt.NDArray[np.int64]) -> Floats:

@@ -10,7 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemill.graph.formats import WeightFormat
-from tidemill.graph.graph import Attention, Embed, Graph, Linear, Moe, Node, RmsNorm, Rows, TensorSpec, Value, inputs
+from tidemill.graph.graph import (
+    Attention,
+    Embed,
+    Graph,
+    LayerNorm,
+    Linear,
+    Moe,
+    Node,
+    RmsNorm,
+    Rows,
+    TensorSpec,
+    Value,
+    inputs,
+)
 
 __all__ = [
     "RowShape",
@@ -42,6 +55,10 @@ class RowShape:
         growing = self.tokens if window is None else min(max(window - self.start, 0), self.tokens)
         pairs = growing * self.start + growing * (growing + 1) // 2
         return pairs if window is None else pairs + (self.tokens - growing) * window
+
+    def attended_in(self, node: Attention) -> int:
+        """The same of one attention node: without a mask every token looks at all."""
+        return self.attended(node.window) if node.causal else self.tokens * (self.start + self.tokens)
 
     def positions_read(self, window: int | None = None) -> int:
         """Positions that some new token looks at."""
@@ -119,7 +136,7 @@ def _flops(graph: Graph, node: Node, counts: Mapping[Rows, int], rows: Sequence[
     if isinstance(node, Moe):
         return 2 * counts[node.out.rows] * node.top_k * 3 * node.inner * node.x.width
     if isinstance(node, Attention):
-        attended = sum(row.attended(node.window) for row in rows)
+        attended = sum(row.attended_in(node) for row in rows)
         return 2 * 2 * attended * node.heads * node.head_dim  # scores, then the weighted sum of V
     return 0
 
@@ -128,7 +145,8 @@ def _weight_traffic(graph: Graph, node: Node, formats: Mapping[str, WeightFormat
     count = counts[node.out.rows]
     if isinstance(node, Embed):
         spec = graph.spec(node.weight)
-        return count * formats[spec.name].row_bytes(spec.shape[-1])
+        looked_up = min(count, 1) if node.by == "none" else count
+        return looked_up * formats[spec.name].row_bytes(spec.shape[-1])
     if isinstance(node, Moe):
         stacks = (node.gate, node.up, node.down, *(node.biases or ()))
         whole = sum(_tensor_bytes(graph.spec(name), formats) for name in stacks)
@@ -136,6 +154,8 @@ def _weight_traffic(graph: Graph, node: Node, formats: Mapping[str, WeightFormat
     names: tuple[str | None, ...] = ()
     if isinstance(node, RmsNorm):
         names = (node.weight,)
+    elif isinstance(node, LayerNorm):
+        names = (node.weight, node.bias)
     elif isinstance(node, Linear):
         names = (*node.weights, *node.biases)
     elif isinstance(node, Attention):
