@@ -99,12 +99,11 @@ class AttentionRig:
         if self.soft_cap is not None:
             scores = self.soft_cap * np.tanh(scores / self.soft_cap)
         distance = np.arange(n)[:, None] - np.arange(n)
-        scores[:, (distance < 0) | (distance >= (self.window or n))] = -np.inf
+        if self.causal:
+            scores[:, (distance < 0) | (distance >= (self.window or n))] = -np.inf
         if self.sinks is not None:
             beside = np.broadcast_to(self.sinks[:, None, None], (self.heads, n, 1)).astype(np.float64)
             scores = np.concatenate([scores, beside], axis=-1)
-        if self.causal:
-            scores[:, (distance < 0) | (distance >= (self.window or n))] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights = weights[:, :, :n] / weights.sum(axis=-1, keepdims=True)
         return np.einsum("hqk,khd->qhd", weights, np.repeat(v, group, axis=1)).reshape(n, -1)
