@@ -12,7 +12,8 @@ from jinja2 import Template, TemplateSyntaxError
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import InvalidRequest, TemplateRejected
-from tidemill.text.template_sandbox import Budget, Refusal, TemplateEnvironment
+from tidemill.text.template_budget import Budget, spending
+from tidemill.text.template_sandbox import MAX_SOURCE, Refusal, TemplateEnvironment
 
 __all__ = ["ChatTemplate"]
 
@@ -69,7 +70,7 @@ class ChatTemplate:
         template = self._chosen(bool(tools))
         variables = self._variables(options or {})
         try:
-            with self._environment.spending(Budget(self._clock, seconds=self._seconds)):
+            with spending(Budget(self._clock, seconds=self._seconds)):
                 return template.render(messages=list(messages), tools=list(tools) if tools else None, **variables)
         except Refusal as refusal:
             raise TemplateRejected(f"the chat template refused the messages: {_line(refusal)}") from refusal
@@ -85,12 +86,19 @@ class ChatTemplate:
         return {**self._special_tokens, "documents": None, "add_generation_prompt": True, **options}
 
     def _compile(self, name: str, source: str) -> None:
+        if len(source) > MAX_SOURCE:
+            self._broken[name] = (
+                f"the chat template {_line(name)!r} has {len(source)} characters, more than {MAX_SOURCE}"
+            )
+            return
         try:
             self._compiled[name] = self._environment.from_string(source)
         except TemplateSyntaxError as error:
-            self._broken[name] = f"the chat template {name!r} has a syntax error in line {error.lineno}: {_line(error)}"
+            self._broken[name] = (
+                f"the chat template {_line(name)!r} has a syntax error in line {error.lineno}: {_line(error)}"
+            )
         except Exception as error:  # such as nesting too deep for the compiler
-            self._broken[name] = f"the chat template {name!r} cannot be compiled: {_line(error)}"
+            self._broken[name] = f"the chat template {_line(name)!r} cannot be compiled: {_line(error)}"
 
     def _chosen(self, with_tools: bool) -> Template:
         known = self._compiled.keys() | self._broken.keys()
@@ -109,7 +117,7 @@ class ChatTemplate:
         return self._compiled[name]
 
 
-def _line(error: BaseException) -> str:
-    """The message on one line, of bounded length."""
-    text = " ".join(str(error).split()) or type(error).__name__
+def _line(said: BaseException | str) -> str:
+    """A message on one line, of bounded length."""
+    text = " ".join(str(said).split()) or type(said).__name__
     return text if len(text) <= 500 else f"{text[:500]}..."
