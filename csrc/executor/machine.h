@@ -31,9 +31,9 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  std::int32_t add_matrix(FileFormat format, std::int32_t n, std::int32_t k, const std::uint8_t* rows);
-  std::int32_t add_experts(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
-                           const std::uint8_t* rows);
+  // See Weights::add_matrices.
+  std::int32_t add_matrices(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
+                            const std::uint8_t* rows, bool mapped);
   std::int32_t add_rope(std::vector<double> inv_freq, double factor);
   std::int32_t add_group(KvShape shape);
   Weights& weights() { return weights_; }

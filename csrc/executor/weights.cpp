@@ -3,40 +3,68 @@
 #include <algorithm>
 
 #include "../kernels/embed.h"
+#include "pages.h"
 
 namespace tidemill {
 
-std::int32_t Weights::add_matrix(FileFormat format, std::int32_t n, std::int32_t k, const std::uint8_t* rows,
-                                 ThreadPool& pool) {
-  return add_experts(format, 1, n, k, rows, pool);
+namespace {
+
+// Source bytes between two calls that let pages go: few calls, and little that stays.
+constexpr std::size_t kStretch = std::size_t{1} << 20;
+
+PackedMatrix unplaced(FileFormat format, std::int32_t n, std::int32_t k) {
+  const Layout layout = layout_of(format);
+  return {layout, n, k, packed_tile_bytes(layout, k), nullptr};
 }
 
-std::int32_t Weights::add_experts(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
-                                  const std::uint8_t* rows, ThreadPool& pool) {
-  const Layout layout = layout_of(format);
-  const std::size_t expert_bytes = file_row_bytes(format, k) * static_cast<std::size_t>(n);
-  PackedMatrix matrix{layout, n, k, packed_tile_bytes(layout, k), nullptr};
+}  // namespace
+
+std::size_t Weights::packed_bytes(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k) {
+  return align_up(unplaced(format, n, k).bytes()) * static_cast<std::size_t>(count);
+}
+
+std::int32_t Weights::append(PackedMatrix first, std::int32_t count) {
+  packed_bytes_ += first.bytes() * static_cast<std::size_t>(count);
+  for (std::int32_t i = 0; i < count; ++i, first.data += align_up(first.bytes())) matrices_.push_back(first);
+  return static_cast<std::int32_t>(matrices_.size()) - count;
+}
+
+std::int32_t Weights::use_matrices(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
+                                   const std::uint8_t* packed) {
+  PackedMatrix matrix = unplaced(format, n, k);
+  matrix.data = packed;
+  return append(matrix, count);
+}
+
+std::int32_t Weights::add_matrices(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
+                                   const std::uint8_t* rows, bool mapped, ThreadPool& pool) {
+  PackedMatrix matrix = unplaced(format, n, k);
+  const std::size_t row_bytes = file_row_bytes(format, k);
   const std::size_t matrix_bytes = align_up(matrix.bytes());
-  PagedMemory memory(matrix_bytes * static_cast<std::size_t>(count));
-  const std::int32_t tiles = matrix.tiles() * count;
-  const int chunks = std::min(tiles, 4 * pool.threads());
+  PagedMemory memory(packed_bytes(format, count, n, k));
+  const auto tile_rows = row_bytes * kTileColumns;
+  const auto stretch = static_cast<std::int32_t>(std::max<std::size_t>(1, kStretch / tile_rows));  // tiles
+  const std::int32_t stretches = (matrix.tiles() + stretch - 1) / stretch;  // of one matrix
+  const std::int32_t total = stretches * count;
+  const int chunks = std::min(total, ThreadPool::kMaxChunks);
+  const auto pack = [&](std::int32_t index) {
+    const std::int32_t which = index / stretches;
+    const std::int32_t begin = index % stretches * stretch, end = std::min(begin + stretch, matrix.tiles());
+    const std::uint8_t* source = rows + row_bytes * static_cast<std::size_t>(n) * static_cast<std::size_t>(which);
+    const std::uint8_t* first = source + tile_rows * static_cast<std::size_t>(begin);
+    const std::size_t bytes = row_bytes * static_cast<std::size_t>(std::min(end * kTileColumns, n)) -
+                              tile_rows * static_cast<std::size_t>(begin);
+    if (mapped) populate(first, bytes);
+    pack_tiles(format, source, n, k, memory.data() + static_cast<std::size_t>(which) * matrix_bytes, begin, end);
+    if (mapped) let_go(first, bytes);
+  };
   pool.run(chunks, [&](int chunk, int) {
-    const auto begin = static_cast<std::int32_t>(std::int64_t{tiles} * chunk / chunks);
-    const auto end = static_cast<std::int32_t>(std::int64_t{tiles} * (chunk + 1) / chunks);
-    for (std::int32_t tile = begin; tile < end;) {
-      const std::int32_t expert = tile / matrix.tiles();
-      const std::int32_t first = expert * matrix.tiles();
-      const std::int32_t last = std::min(end, first + matrix.tiles());
-      pack_tiles(format, rows + static_cast<std::size_t>(expert) * expert_bytes, n, k,
-                 memory.data() + static_cast<std::size_t>(expert) * matrix_bytes, tile - first, last - first);
-      tile = last;
-    }
+    const auto end = static_cast<std::int32_t>(std::int64_t{total} * (chunk + 1) / chunks);
+    for (auto i = static_cast<std::int32_t>(std::int64_t{total} * chunk / chunks); i < end; ++i) pack(i);
   });
   matrix.data = memory.data();
-  packed_bytes_ += matrix.bytes() * static_cast<std::size_t>(count);
   memory_.push_back(std::move(memory));
-  for (std::int32_t expert = 0; expert < count; ++expert, matrix.data += matrix_bytes) matrices_.push_back(matrix);
-  return static_cast<std::int32_t>(matrices_.size()) - count;
+  return append(matrix, count);
 }
 
 std::int32_t Weights::add_vector(const float* values, std::size_t count) {

@@ -21,12 +21,15 @@ struct RowTable {
 
 class Weights {
  public:
-  // Packs a matrix [n, k] from its file rows, tiles in parallel.
-  std::int32_t add_matrix(FileFormat format, std::int32_t n, std::int32_t k, const std::uint8_t* rows,
-                          ThreadPool& pool);
-  // Packs the matrices [n, k] of `count` experts, whose file rows follow each other: matrices first .. first + count - 1.
-  std::int32_t add_experts(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
-                           const std::uint8_t* rows, ThreadPool& pool);
+  // Packs `count` matrices [n, k] (one, or a layer's experts), whose file rows follow each other, tiles in parallel;
+  // they are first .. first + count - 1. `mapped`: the rows are a read-only map of a file, whose pages are let go.
+  std::int32_t add_matrices(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
+                            const std::uint8_t* rows, bool mapped, ThreadPool& pool);
+  // The same matrices as add_matrices packed them, in memory that must outlive this object.
+  std::int32_t use_matrices(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
+                            const std::uint8_t* packed);
+  // Bytes that add_matrices packs so many matrices into.
+  static std::size_t packed_bytes(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k);
   std::int32_t add_vector(const float* values, std::size_t count);
   // The bytes must outlive this object.
   std::int32_t add_table(FileFormat format, std::int32_t rows, std::int32_t columns, const std::uint8_t* data);
@@ -34,9 +37,12 @@ class Weights {
   const PackedMatrix& matrix(std::int32_t index) const { return matrices_[static_cast<std::size_t>(index)]; }
   const float* vector(std::int32_t index) const { return vectors_[static_cast<std::size_t>(index)].data(); }
   const RowTable& table(std::int32_t index) const { return tables_[static_cast<std::size_t>(index)]; }
+  std::int32_t matrices() const { return static_cast<std::int32_t>(matrices_.size()); }
   std::size_t packed_bytes() const { return packed_bytes_; }
 
  private:
+  std::int32_t append(PackedMatrix first, std::int32_t count);
+
   std::vector<PackedMatrix> matrices_;
   std::vector<PagedMemory> memory_;
   std::deque<std::vector<float>> vectors_;

@@ -82,6 +82,9 @@ struct PackedMatrix {
 Layout layout_of(FileFormat format);
 std::size_t packed_tile_bytes(Layout layout, std::int32_t k);
 
+// Counts changes of the packed bytes: caches of them from another version are not used. A test holds it to the bytes.
+inline constexpr int kPackingVersion = 1;
+
 // Packs tiles [tile_begin, tile_end) of a weight from file rows into out (the whole matrix's buffer, 64-byte aligned).
 // file_rows needs no alignment. k is whole blocks in the block formats. Layouts (bytes of them in kernels/layout.h):
 //   blocks      [header of 256 k: 16 f16 D | 16 f16 M, where there are] groups of 32 k: header | planes of codes

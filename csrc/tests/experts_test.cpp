@@ -75,11 +75,11 @@ void stacked_experts_are_packed_as_each_by_itself() {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(rows.data());
   ThreadPool pool(2);
   Weights stacked, single;
-  const std::int32_t first = stacked.add_experts(FileFormat::kF32, kExperts, kN, kK, bytes, pool);
+  const std::int32_t first = stacked.add_matrices(FileFormat::kF32, kExperts, kN, kK, bytes, false, pool);
   CHECK(first == 0);
   for (std::int32_t expert = 0; expert < kExperts; ++expert) {
     const auto offset = static_cast<std::size_t>(expert * kN * kK) * sizeof(float);
-    const PackedMatrix& one = single.matrix(single.add_matrix(FileFormat::kF32, kN, kK, bytes + offset, pool));
+    const PackedMatrix& one = single.matrix(single.add_matrices(FileFormat::kF32, 1, kN, kK, bytes + offset, false, pool));
     const PackedMatrix& other = stacked.matrix(first + expert);
     CHECK(reinterpret_cast<std::uintptr_t>(other.data) % 64 == 0);
     CHECK(one.bytes() == other.bytes() && std::memcmp(one.data, other.data, one.bytes()) == 0);

@@ -41,8 +41,8 @@ class SmallMachine {
     const std::vector<float> ones(kWidth, 1.0f);
     const std::int32_t norm = m.weights().add_vector(ones.data(), ones.size());
     const std::int32_t table = m.weights().add_table(FileFormat::kF32, kVocab, kWidth, bytes(table_));
-    const std::int32_t qkv = m.add_matrix(FileFormat::kF32, kMerged, kWidth, bytes(qkv_));
-    const std::int32_t head = m.add_matrix(FileFormat::kF32, kVocab, kWidth, bytes(head_));
+    const std::int32_t qkv = m.add_matrices(FileFormat::kF32, 1, kMerged, kWidth, bytes(qkv_), false);
+    const std::int32_t head = m.add_matrices(FileFormat::kF32, 1, kVocab, kWidth, bytes(head_), false);
     const std::int32_t group = m.add_group({1, kKvHeads, kHeadDim, 0});
     const std::int32_t rope = m.add_rope({1.0, 0.5, 0.25, 0.125, 0.06, 0.03, 0.015, 0.007}, 1.0);
     Program& p = m.program();

@@ -61,6 +61,10 @@ class HashExecutor:
     def description(self) -> str:
         return "hash"
 
+    @property
+    def cached_bytes(self) -> int:
+        return 0
+
     def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
         self._sizes = [pool.block_size for pool in pools]
         self._kv = [{block: [b""] * pool.block_size for block in range(pool.num_blocks)} for pool in pools]

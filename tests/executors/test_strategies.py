@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.settings import settings_of
-from tidemill.core.strategy import STRATEGIES
+from tidemill.core.strategy import STRATEGIES, Strategy
 from tidemill.executors import strategies
 
 
-def test_tiled_attention_is_registered_with_its_slow_twin() -> None:
-    one = strategies.TILED_ATTENTION
+@pytest.mark.parametrize("one", [strategies.TILED_ATTENTION, strategies.PACKED_CACHE], ids=lambda one: one.name)
+def test_strategy_is_registered_with_its_slow_twin(one: Strategy) -> None:
     assert STRATEGIES[one.name] is one
     owner, _, name = one.setting.partition(".")
     assert owner == ExecutorConfig.__name__

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from tidemill import __version__
+from tidemill.cli.cache import cache
 from tidemill.cli.chat import chat
 from tidemill.cli.doctor import doctor
 from tidemill.cli.generate import generate
@@ -57,6 +58,7 @@ def version(json: JsonOption = False, debug: DebugOption = False) -> None:  # no
 for _command in (serve, chat, generate, plan, doctor, version):
     app.command()(_command)
 app.add_typer(models)
+app.add_typer(cache)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from tidemill.core.settings import Setting, settings_of
 
 __all__ = ["SIZES", "DebugOption", "JsonOption", "parse_size", "typed_settings", "with_settings"]
 
-SIZES = frozenset({"kv_memory", "max_body_bytes"})
+SIZES = frozenset({"kv_memory", "max_body_bytes", "packed_cache_size"})
 """Settings in bytes, which take 512MiB and the like."""
 _SINGULAR = {"api_keys": "--api-key", "allowed_hosts": "--allowed-host", "stop_token_ids": "--stop-token-id"}
 """Options that are given once per value are named for one value."""

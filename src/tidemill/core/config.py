@@ -63,6 +63,13 @@ class ExecutorConfig:
     attention: Literal["tiled", "materialized"] = "tiled"
     """tiled: online softmax over tiles of 64 tokens; materialized: the score matrix is stored (the slow twin)."""
 
+    packed_cache: Literal["on", "off"] = "on"
+    """on: packed weights are kept in the cache folder and mapped at the next start; off: packed anew each time."""
+    packed_cache_size: int = 16 * 2**30
+    """Bytes that kept weights may take on disk; the least recently used make room, those in use never."""
+    cache_dir: str | None = None
+    """Tidemill's own cache folder; default: the variable TIDEMILL_CACHE, or tidemill in the user's cache folder."""
+
     @property
     def resolved_kv_format(self) -> Literal["f16", "f32"]:
         """kv_format with auto replaced."""

@@ -148,6 +148,10 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
     "step_seconds": _engine("step_seconds", MetricKind.GAUGE, "Duration of the last step"),
     "executor_seconds": _engine("executor_seconds", MetricKind.GAUGE, "Executor's share of the last step"),
     "step_tokens": _engine("step_tokens", MetricKind.GAUGE, "Tokens computed in the last step"),
+    "load_seconds": _engine("load_seconds", MetricKind.GAUGE, "Time from the engine's start to weights that are ready"),
+    "packed_cache_bytes": _engine(
+        "packed_cache_bytes", MetricKind.GAUGE, "Packed weights used in place from the packed cache; 0: packed anew"
+    ),
     "restarts_total": _engine("restarts_total", MetricKind.COUNTER, "Times the engine was started again after it died"),
     "requests_finished": MetricSpec(
         name="tidemill_engine_finished_total",

@@ -35,6 +35,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "max_step_tokens": (1, 2**20),
     "max_waiting": (1, 2**20),
     "kv_memory": (1, 2**50),
+    "packed_cache_size": (1, 2**50),
     "port": (0, 65535),
     "max_body_bytes": (1024, 2**31 - 1),
     "drain_seconds": (0, 86400),

@@ -98,5 +98,9 @@ class EngineStats:
     """Duration of the last step, and of its parts below."""
     executor_seconds: float = 0.0
     step_tokens: int = 0
+    load_seconds: float = 0.0
+    """How long it took to load the model and have its weights ready."""
+    packed_cache_bytes: int = 0
+    """Packed weights that are used in place from the packed cache; 0: they were packed here."""
     last_progress: float = 0.0
     """When the last step ended, on the engine's clock (seconds)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from tidemill.core.config import BLOCK_SIZES, EngineConfig
@@ -29,6 +30,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     if config.block_size not in BLOCK_SIZES:
         raise ConfigError(f"block_size must be one of {BLOCK_SIZES}, not {config.block_size}", param="block_size")
     check_settings(config.scheduler)
+    begin = time.monotonic()
     model = load_model(config.model)
     plan = plan_memory(model, config, available_memory())
     pools = plan.pools()
@@ -48,6 +50,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
             executor=executor.description,
         ),
         strict=config.strict,
+        load_seconds=time.monotonic() - begin,
     )
 
 

@@ -60,6 +60,7 @@ class EngineLoop:
         clock: Clock | None = None,
         seeds: Callable[[], int] = _random_seed,
         strict: bool = False,
+        load_seconds: float = 0.0,
     ) -> None:
         self._executor = executor
         self._scheduler = scheduler
@@ -69,6 +70,7 @@ class EngineLoop:
         self._clock = clock or SystemClock()
         self._seeds = seeds
         self._strict = strict
+        self._load_seconds = load_seconds
         self._sequences: dict[SequenceId, GeneratedSequence] = {}
         self._requests: dict[str, list[GeneratedSequence]] = {}
         self._next_id = 0
@@ -104,6 +106,8 @@ class EngineLoop:
             step_seconds=meter.step_seconds,
             executor_seconds=meter.executor_seconds,
             step_tokens=meter.step_tokens,
+            load_seconds=self._load_seconds,
+            packed_cache_bytes=self._executor.cached_bytes,
             last_progress=meter.last_progress,
         )
 

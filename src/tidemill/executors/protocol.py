@@ -40,6 +40,11 @@ class Executor(Protocol):
         """What runs, in one line: executor, instruction set, numerics, KV format, threads."""
         ...
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of packed weights used in place from a cache, 0 if they were packed by this executor."""
+        ...
+
     def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
         """Make the KV pools, one per group of the graph, in its order."""
         ...

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from tidemill.core.strategy import Strategy, register
 
-__all__ = ["TILED_ATTENTION"]
+__all__ = ["PACKED_CACHE", "TILED_ATTENTION"]
+
+PACKED_CACHE = register(
+    Strategy(
+        name="packed-cache",
+        setting="ExecutorConfig.packed_cache",
+        baseline="off",
+        metric="tidemill_engine_load_seconds",
+        when="Where a model is started more than once, or several processes run it, and the disk has room for a copy.",
+        doc="strategies.md#packed-cache",
+    )
+)
 
 TILED_ATTENTION = register(
     Strategy(

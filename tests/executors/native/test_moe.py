@@ -242,5 +242,5 @@ def test_a_choice_of_more_experts_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError, match="no activation has the number 3"):
         machine.moe(0, 1, 8, 8, 2, 2, True, 3, 0.0, 0.0, 1.0, [(0, 0, -1)] * 3, 2, -1, 3, -1, 4)
     with pytest.raises(ValueError, match="no such number of experts"):
-        machine.add_experts(np.zeros(8, np.uint8), 0, 0, 1, 2)
+        machine.add_matrices(np.zeros(8, np.uint8), 0, 0, 1, 2, False)
     machine.close()

@@ -11,11 +11,38 @@ import numpy.typing as npt
 def supported_isas() -> list[str]:
     """Instruction sets this build has and this processor can run, best first."""
 
+CHECKSUM_KEY: int
+"""Bytes of a checksum's key."""
+PACKING_VERSION: int
+"""Counts changes of the packed bytes."""
+
+def checksum(data: npt.NDArray[np.uint8], key: bytes, mapped: bool, release: bool) -> bytes:
+    """16 bytes. ``mapped``: the data is a read-only map of a file; ``release`` lets its pages go afterwards."""
+
+def let_go(address: int, bytes: int) -> None:  # noqa: A002
+    """Take bytes of a read-only map of a file out of resident memory. Other memory would lose its content."""
+
 class Machine:
     def __init__(self, isa: str, threads: int, materialized: bool, row_variant: int) -> None: ...
-    def add_matrix(self, data: npt.NDArray[np.uint8], format: int, n: int, k: int) -> int: ...  # noqa: A002
-    def add_experts(self, data: npt.NDArray[np.uint8], format: int, count: int, n: int, k: int) -> int:  # noqa: A002
-        """``count`` matrices one after another; the index of the first."""
+    def add_matrices(
+        self,
+        data: npt.NDArray[np.uint8],
+        format: int,  # noqa: A002
+        count: int,
+        n: int,
+        k: int,
+        mapped: bool,
+    ) -> int:
+        """Pack ``count`` matrices that lie one after another; the index of the first. ``mapped``: the data is a
+        read-only map of a file, and its pages are let go."""
+
+    def use_matrices(self, data: npt.NDArray[np.uint8], format: int, count: int, n: int, k: int) -> int:  # noqa: A002
+        """Matrices as ``packed`` gave them, used in place."""
+
+    @staticmethod
+    def packed_bytes_of(format: int, count: int, n: int, k: int) -> int: ...  # noqa: A002
+    def packed(self, index: int, count: int) -> npt.NDArray[np.uint8]:
+        """The packed bytes of ``count`` matrices from ``index`` on: a view, valid until close."""
 
     def add_vector(self, data: npt.NDArray[np.float32]) -> int: ...
     def add_table(self, data: npt.NDArray[np.uint8], format: int, rows: int, columns: int) -> int: ...  # noqa: A002

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from tidemill.core.cache_folder import CacheUnusable, cache_base
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.errors import ConfigError, DoesNotFit
 from tidemill.core.machine import usable_cpus
 from tidemill.core.step import RowOutputs, StepPlan, StepResult, TokenLogprob
 from tidemill.executors.native._native import Machine
 from tidemill.executors.native.lowering import lower
+from tidemill.executors.native.packed_cache import PackedCache, PackItem
+from tidemill.executors.native.packed_weights import PackedWeights
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.graph.formats import WeightTensor
 from tidemill.graph.graph import Graph
+from tidemill.graph.weight_source import WeightSource
 
 __all__ = ["NativeExecutor"]
+
+_log = logging.getLogger(__name__)
 
 ISA_VARIABLE = "TIDEMILL_ISA"
 
@@ -52,7 +59,8 @@ class NativeExecutor:
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        lower(self._machine, graph, weights, config.numerics)
+        self._packed = PackedWeights(self._machine, _cache(config, self._machine.threads, weights))
+        lower(self._machine, graph, weights, config.numerics, self._packed)
 
     @property
     def description(self) -> str:
@@ -67,6 +75,16 @@ class NativeExecutor:
     def packed_bytes(self) -> int:
         """Bytes of the weights in the kernels' layouts."""
         return self._machine.packed_bytes
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of them that are used in place from the packed cache."""
+        return self._packed.cached_bytes
+
+    @property
+    def packed_items(self) -> tuple[PackItem, ...]:
+        """The packed weights, in the order of their indices."""
+        return self._packed.items
 
     def workspace_bytes(self, tokens: int, outputs: int) -> int:
         """Bytes of activations for a step of this many tokens and drawn positions."""
@@ -126,7 +144,20 @@ class NativeExecutor:
 
     def close(self) -> None:
         self._plan = None
+        self._packed.close()
         self._machine.close()
+        self._packed.release()
+
+
+def _cache(config: ExecutorConfig, threads: int, weights: Mapping[str, WeightTensor]) -> PackedCache | None:
+    """The packed cache, if it is on and can be had. Weights that come from no file are not worth keeping."""
+    if config.packed_cache == "off" or not isinstance(weights, WeightSource):
+        return None
+    try:
+        return PackedCache.opened(cache_base(config.cache_dir), limit=config.packed_cache_size, threads=threads)
+    except CacheUnusable as error:
+        _log.warning("packed cache: is not used: %s", error)
+        return None
 
 
 def _isa(config: ExecutorConfig) -> str:

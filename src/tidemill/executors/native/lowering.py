@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tidemill.core.errors import ModelLoadError
 from tidemill.executors.native.arena import Buffer, Lifetime, plan_slots
+from tidemill.executors.native.packed_weights import PackedWeights
 from tidemill.executors.native.weights import WeightStore
 from tidemill.graph.formats import WeightTensor
 from tidemill.graph.graph import (
@@ -54,7 +55,11 @@ Slots = Callable[[Buffer | None], int]
 
 
 def lower(
-    machine: Machine, graph: Graph, weights: Mapping[str, WeightTensor], numerics: Literal["fast", "exact"]
+    machine: Machine,
+    graph: Graph,
+    weights: Mapping[str, WeightTensor],
+    numerics: Literal["fast", "exact"],
+    packed: PackedWeights,
 ) -> None:
     """Give the machine a graph's weights, KV groups, slots and instructions. Accepts plain and fused graphs.
 
@@ -66,6 +71,7 @@ def lower(
         for group in graph.kv_groups
     }
     steps = _Walk(graph, store, groups, fast=numerics == "fast").steps()
+    packed.load(store.planned, weights)
     specs, slots = plan_slots(_lifetimes(steps, keep=Buffer(value=graph.logits)))
     for spec in specs:
         machine.add_slot(spec.rows is Rows.OUTPUTS, spec.float_width, spec.quantized_width)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemill.core.errors import ModelLoadError
+from tidemill.executors.native.packed_cache import PackItem
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
 from tidemill.graph.graph import Graph, RopeSpec
+from tidemill.graph.weight_source import WeightSource
 
 if TYPE_CHECKING:
     from tidemill.executors.native._native import Machine
@@ -39,13 +41,18 @@ _FILE_FORMAT = {
 
 
 class WeightStore:
-    """Hands tensors to the machine on first use; a second name of a tensor gets the same index."""
+    """Gives weights their indices in the machine; a second name of a tensor gets the same index.
+
+    Vectors and tables are handed over at once. Matrices are planned: ``planned`` lists them in the order of their
+    indices, and whoever has the whole list hands them over.
+    """
 
     def __init__(self, machine: Machine, graph: Graph, weights: Mapping[str, WeightTensor]) -> None:
         self._machine = machine
         self._graph = graph
         self._weights = weights
-        self._matrices: dict[str, int] = {}
+        self._matrices: dict[str, PackItem] = {}
+        self._num_matrices = 0
         self._vectors: dict[str, int] = {}
         self._tables: dict[str, int] = {}
         self._ropes: dict[RopeSpec, int] = {}
@@ -53,10 +60,16 @@ class WeightStore:
 
     def quantized(self, name: str) -> bool:
         """Whether a weight is stored in blocks."""
-        name = self._canonical(name)
+        return self._format(self._canonical(name)).quantized
+
+    def _format(self, name: str) -> WeightFormat:
         if name not in self._formats:
-            self._formats[name] = self._tensor(name, 2).format
-        return self._formats[name].quantized
+            source = self._weights
+            if isinstance(source, WeightSource) and name in source:
+                self._formats[name] = source.format_of(name)
+            else:
+                self._formats[name] = self._tensor(name, 2).format
+        return self._formats[name]
 
     def outputs(self, name: str) -> int:
         """Outputs of a linear layer's weight."""
@@ -64,23 +77,20 @@ class WeightStore:
 
     def matrix(self, name: str) -> int:
         """The packed matrix of a linear layer's weight."""
-        name = self._canonical(name)
-        if name not in self._matrices:
-            tensor = self._tensor(name, 2)
-            n, k = tensor.shape
-            self._matrices[name] = self._machine.add_matrix(tensor.data, _FILE_FORMAT[tensor.format], n, k)
-        return self._matrices[name]
+        return self.experts(name, 1)
 
     def experts(self, name: str, count: int) -> int:
         """The packed matrix of the first of ``count`` stacked experts; the others follow."""
         name = self._canonical(name)
         if name not in self._matrices:
-            tensor = self._tensor(name, 2)
-            n, k = tensor.shape
-            self._matrices[name] = self._machine.add_experts(
-                tensor.data, _FILE_FORMAT[tensor.format], count, n // count, k
-            )
-        return self._matrices[name]
+            self._matrices[name] = self._planned(name, count)
+            self._num_matrices += count
+        return self._matrices[name].index
+
+    @property
+    def planned(self) -> tuple[PackItem, ...]:
+        """All matrices that were asked for so far."""
+        return tuple(self._matrices.values())
 
     def vector(self, name: str) -> int:
         """A norm weight or a bias, in float32."""
@@ -104,6 +114,12 @@ class WeightStore:
         if spec not in self._ropes:
             self._ropes[spec] = self._machine.add_rope(list(spec.inv_freq), spec.attention_factor)
         return self._ropes[spec]
+
+    def _planned(self, name: str, count: int) -> PackItem:
+        n, k = self._graph.spec(name).shape
+        number = _FILE_FORMAT[self._format(name)]
+        size = self._machine.packed_bytes_of(number, count, n // count, k)
+        return PackItem(name=name, index=self._num_matrices, format=number, count=count, n=n // count, k=k, size=size)
 
     def _canonical(self, name: str) -> str:
         return self._graph.aliases.get(name, name)

@@ -85,6 +85,10 @@ class ReferenceExecutor:
             f"{self._attention_mode} attention"
         )
 
+    @property
+    def cached_bytes(self) -> int:
+        return 0
+
     def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
         names = [group.name for group in self._graph.kv_groups]
         if [spec.group for spec in pools] != names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,12 @@ import numpy.typing as npt
 from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
 from tidemill.graph.graph import Graph
+from tidemill.graph.weight_source import WeightOrigin, WeightSource
 
 __all__ = ["StoredTensor", "StoredWeights", "matched"]
+
+_NAMES = {"name", "where"}
+"""Fields that say what a tensor is called: they change nothing in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,19 @@ class StoredTensor:
             begin += count
         return tuple(parts)
 
+    def origin(self) -> WeightOrigin:
+        """Everything that decides what ``weight`` gives: every field but the names, arrays as pieces."""
+        recipe, pieces = [], []
+        for item in fields(self):
+            if item.name in _NAMES:
+                continue
+            value = getattr(self, item.name)
+            parts = value if isinstance(value, tuple) else (value,)
+            arrays = [part for part in parts if isinstance(part, np.ndarray)]
+            recipe.append((item.name, [part.shape for part in arrays] if arrays else value))
+            pieces += arrays
+        return WeightOrigin(recipe=repr(recipe), pieces=tuple(pieces))
+
     def weight(self, name: str) -> WeightTensor:
         """The tensor under the graph's name, with rows in the graph's order."""
         self.readable_format()
@@ -113,7 +130,7 @@ def _whole_blocks(values: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8
     return blocks.reshape(-1)
 
 
-class StoredWeights(Mapping[str, WeightTensor]):
+class StoredWeights(WeightSource):
     """A graph's weights, made from stored tensors when asked for: nothing is copied or read before."""
 
     def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
@@ -123,6 +140,16 @@ class StoredWeights(Mapping[str, WeightTensor]):
     def formats(self) -> Mapping[str, WeightFormat]:
         """The format of each weight, without making any."""
         return {name: tensor.readable_format() for name, tensor in self.stored.items()}
+
+    @property
+    def label(self) -> str:
+        return next((tensor.where for tensor in self.stored.values()), "")
+
+    def format_of(self, name: str) -> WeightFormat:
+        return self.stored[name].readable_format()
+
+    def origin_of(self, name: str) -> WeightOrigin:
+        return self.stored[name].origin()
 
     def __getitem__(self, name: str) -> WeightTensor:
         return self.stored[name].weight(name)
