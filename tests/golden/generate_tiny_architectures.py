@@ -13,13 +13,12 @@ folder and compares.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,21 @@ import gguf
 import numpy as np
 import torch
 from generate_gpt_oss import experts_apart, metadata, pack_experts
-from generate_tiny_llama import DATA, END, START, VOCAB, in_pairs, insist, record, tokenizer, write_vocabulary
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
+from tiny_checkpoint import (
+    END,
+    START,
+    VOCAB,
+    finish,
+    in_pairs,
+    insist,
+    open_gguf,
+    record,
+    run,
+    write_settings,
+    write_vocabulary,
+)
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 COMMON = {
@@ -302,25 +313,6 @@ CASES = (
 )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
-    torch.set_num_threads(2)
-    with tempfile.TemporaryDirectory() as scratch:
-        for seed, case in enumerate(CASES, start=100):
-            if arguments.names and case.name not in arguments.names:
-                continue
-            folder = (Path(scratch) if arguments.check else DATA) / case.name
-            folder.mkdir(parents=True, exist_ok=True)
-            make(case, seed, folder)
-            if arguments.check:
-                compare(DATA / case.name, folder)
-                print(f"{case.name}: agrees")
-    return 0
-
-
 def make(case: Case, seed: int, folder: Path) -> None:
     """Write everything about one checkpoint."""
     rng = np.random.default_rng(seed)
@@ -330,7 +322,7 @@ def make(case: Case, seed: int, folder: Path) -> None:
     fill(model, rng, case)
     packed = pack_experts(model, rng) if case.packed else {}
     prompts = [rng.integers(0, END, length).tolist() for length in case.lengths]
-    insist(case, model, prompts[-1])
+    insist(case.name, model, prompts[-1])
     state = published(model)
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
@@ -346,9 +338,7 @@ def make(case: Case, seed: int, folder: Path) -> None:
     config.dtype = "float16"
     if packed:
         config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
-    config.save_pretrained(folder)
-    GenerationConfig(bos_token_id=START, eos_token_id=[END]).save_pretrained(folder)
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(), separators=(",", ":")) + "\n")
+    write_settings(folder, config)
 
 
 def published(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -435,15 +425,7 @@ def write_gguf(path: Path, case: Case, config: PretrainedConfig, state: dict[str
         "qwen3_moe": "qwen3moe",
     }
     architecture = renamed.get(case.model_type, case.model_type)
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
+    writer = open_gguf(path, architecture, config)
     if "rope_theta" in config.rope_parameters and case.model_type != "gemma2":  # whose files leave the base out
         writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     write_vocabulary(writer)
@@ -465,25 +447,8 @@ def write_gguf(path: Path, case: Case, config: PretrainedConfig, state: dict[str
             continue
         vector = values.ndim == 1 or name.endswith(".bias")
         writer.add_tensor(new_name, np.ascontiguousarray(values, np.float32 if vector else np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def compare(old: Path, new: Path) -> None:
-    """The same weights to the byte, logits within 1e-4 (other processors, other roundings), the same greedy tokens."""
-    for path in sorted(new.iterdir()):
-        if path.suffix in {".safetensors", ".gguf"} or path.name == "tokenizer.json":
-            assert (old / path.name).read_bytes() == path.read_bytes(), f"{old / path.name} differs"
-    before, after = np.load(old / "expected.npz"), np.load(new / "expected.npz")
-    assert set(before) == set(after)
-    for key in before:
-        if "logits" in key:
-            np.testing.assert_allclose(after[key], before[key], atol=1e-4, rtol=0, err_msg=key)
-        else:
-            np.testing.assert_array_equal(after[key], before[key], err_msg=key)
+    finish(writer)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, {case.name: partial(make, case, seed) for seed, case in enumerate(CASES, start=100)}))

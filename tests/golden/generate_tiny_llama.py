@@ -2,24 +2,19 @@
 
 Run by a Python that has torch, transformers and gguf (``make golden``); no part of the package is used.
 
-    python tests/golden/generate_tiny_llama.py [--check]
+    python tests/golden/generate_tiny_llama.py [--check] [NAME ...]
 
 For each checkpoint ``data/<name>/`` gets config.json, generation_config.json, tokenizer.json, model.safetensors,
 f32.gguf, f16.gguf and expected.npz: prompts, logits of every position (float32, and float32 on weights rounded to
 f16), greedy tokens. --check makes all of it anew in a scratch folder and compares.
-
-A checkpoint is only good if it can tell right from nearly right, so the script insists that attention is peaked (the
-mean largest probability is above 0.4) and that the logits' standard deviation is above 1.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
-import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +22,20 @@ import gguf
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
-
-DATA = Path(__file__).parent / "data"
-VOCAB = 96
-END, START = 94, 95
-GREEDY = 24
+from tiny_checkpoint import (
+    END,
+    START,
+    VOCAB,
+    finish,
+    in_pairs,
+    insist,
+    open_gguf,
+    record,
+    run,
+    write_settings,
+    write_vocabulary,
+)
+from transformers import LlamaConfig, LlamaForCausalLM
 
 
 @dataclass(frozen=True)
@@ -99,22 +102,6 @@ CASES = (
 )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    torch.set_num_threads(2)
-    with tempfile.TemporaryDirectory() as scratch:
-        for seed, case in enumerate(CASES):
-            folder = (Path(scratch) if check else DATA) / case.name
-            folder.mkdir(parents=True, exist_ok=True)
-            make(case, seed, folder)
-            if check:
-                compare(DATA / case.name, folder)
-                print(f"{case.name}: agrees")
-    return 0
-
-
 def make(case: Case, seed: int, folder: Path) -> None:
     """Write everything about one checkpoint."""
     rng = np.random.default_rng(seed)
@@ -123,11 +110,9 @@ def make(case: Case, seed: int, folder: Path) -> None:
     model = LlamaForCausalLM(config).eval()
     fill(model, rng, case.sharpness)
     prompts = [rng.integers(0, END, length).tolist() for length in case.lengths]
-    insist(case, model, prompts[-1])
+    insist(case.name, model, prompts[-1])
     config.architectures = ["LlamaForCausalLM"]
-    config.save_pretrained(folder)
-    GenerationConfig(bos_token_id=START, eos_token_id=[END]).save_pretrained(folder)
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(), separators=(",", ":")) + "\n")
+    write_settings(folder, config)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
@@ -160,31 +145,6 @@ def fill(model: LlamaForCausalLM, rng: np.random.Generator, sharpness: float) ->
 
 
 @torch.inference_mode()
-def insist(case: Case, model: LlamaForCausalLM, prompt: list[int]) -> None:
-    """Refuse a checkpoint whose answer hardly depends on what is tested."""
-    result = model(torch.tensor([prompt]), output_attentions=True)
-    peak = float(torch.stack(result.attentions)[..., 8:, :].amax(dim=-1).mean())
-    spread = float(result.logits.std())
-    print(f"{case.name}: attention peak {peak:.2f}, logits' standard deviation {spread:.2f}", file=sys.stderr)
-    assert peak > 0.4, f"{case.name}: attention is not peaked"
-    assert spread > 1.0, f"{case.name}: logits do not spread"
-
-
-@torch.inference_mode()
-def record(weights: str, model: LlamaForCausalLM, prompts: list[list[int]]) -> dict[str, np.ndarray]:
-    """Logits of each prompt, and the tokens of greedy decoding past every end token."""
-    out: dict[str, np.ndarray] = {}
-    for index, prompt in enumerate(prompts):
-        out[f"prompt{index}"] = np.array(prompt, np.int32)
-        out[f"{weights}_logits{index}"] = model(torch.tensor([prompt])).logits[0].numpy()
-        tokens = list(prompt)
-        for _ in range(GREEDY):
-            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
-        out[f"{weights}_greedy{index}"] = np.array(tokens[len(prompt) :], np.int32)
-    return out
-
-
-@torch.inference_mode()
 def record_long(model: LlamaForCausalLM, prompt: np.ndarray) -> dict[str, np.ndarray]:
     """Logits at two positions of one long prompt, by the attention that does not store all scores."""
     model.set_attn_implementation("sdpa")
@@ -202,16 +162,8 @@ def round_to_f16(model: LlamaForCausalLM) -> None:
 
 def write_gguf(path: Path, config: LlamaConfig, state: dict[str, torch.Tensor], matrix_type: type) -> None:
     """The checkpoint as llama.cpp's converter would write it."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = open_gguf(path, "llama", config)
     head_dim = config.head_dim
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
     writer.add_rope_dimension_count(head_dim)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
@@ -231,21 +183,7 @@ def write_gguf(path: Path, config: LlamaConfig, state: dict[str, torch.Tensor], 
             values = in_pairs(values, heads[module])
         new_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         writer.add_tensor(new_name, np.ascontiguousarray(values, matrix_type if values.ndim == 2 else np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def in_pairs(values: np.ndarray, heads: int) -> np.ndarray:
-    """llama.cpp rotates neighbouring rows: row i of a head's first half is put before row i of its second half."""
-    out = np.empty_like(values)
-    head_dim = len(values) // heads
-    for head in range(heads):
-        block = values[head * head_dim : (head + 1) * head_dim]
-        out[head * head_dim : (head + 1) * head_dim : 2] = block[: head_dim // 2]
-        out[head * head_dim + 1 : (head + 1) * head_dim : 2] = block[head_dim // 2 :]
-    return out
+    finish(writer)
 
 
 def llama3_divisors(rope: dict[str, Any], head_dim: int) -> np.ndarray:
@@ -267,47 +205,5 @@ def llama3_divisors(rope: dict[str, Any], head_dim: int) -> np.ndarray:
     return np.array(divisors, np.float32)
 
 
-def vocabulary() -> list[str]:
-    """One token per printable ASCII character but ``~``, in byte-level spelling (a space is Ġ), then the two special
-    ones: no merges, so every text of those characters can be encoded."""
-    return ["Ġ", *(chr(code) for code in range(33, 126)), "</s>", "<s>"]
-
-
-def tokenizer() -> dict[str, Any]:
-    """The vocabulary as tokenizer.json."""
-    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return {
-        "version": "1.0",
-        "added_tokens": [{"id": id_, "content": text, **special} for id_, text in ((END, "</s>"), (START, "<s>"))],
-        "pre_tokenizer": byte_level,
-        "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": {text: id_ for id_, text in enumerate(vocabulary())}, "merges": []},
-    }
-
-
-def write_vocabulary(writer: gguf.GGUFWriter) -> None:
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(vocabulary())
-    normal, control = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL
-    writer.add_token_types([control if id_ in {END, START} else normal for id_ in range(VOCAB)])
-    writer.add_bos_token_id(START)
-    writer.add_eos_token_id(END)
-
-
-def compare(old: Path, new: Path) -> None:
-    """The same files to the byte, logits within 1e-4 (other processors, other roundings), the same greedy tokens."""
-    for name in ("tokenizer.json", "model.safetensors", "f32.gguf", "f16.gguf"):
-        assert (old / name).read_bytes() == (new / name).read_bytes(), f"{old / name} differs"
-    before, after = np.load(old / "expected.npz"), np.load(new / "expected.npz")
-    assert set(before) == set(after)
-    for key in before:
-        if "logits" in key:
-            np.testing.assert_allclose(after[key], before[key], atol=1e-4, rtol=0, err_msg=key)
-        else:
-            np.testing.assert_array_equal(after[key], before[key], err_msg=key)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, {case.name: partial(make, case, seed) for seed, case in enumerate(CASES)}))

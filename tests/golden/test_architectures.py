@@ -4,29 +4,40 @@ than every window and every original rope length, and every way to get it wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from tidemill.core.config import ExecutorConfig, ModelConfig
-from tidemill.core.step import NO_BLOCK, PlanRow, RowOptions, SequenceId, StepPlan
-from tidemill.executors.factory import make_executor
-from tidemill.executors.protocol import Executor, KvPoolSpec
-from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
-from tidemill.graph.graph import Attention, ClampedGlu, Glu, Graph, Moe, Node, RmsNorm, Rope, RopeSpec, Scale, SoftCap
+from tests.support.golden_models import (
+    DATA,
+    EXECUTORS,
+    TOLERANCE,
+    VISIBLE,
+    all_logits,
+    as_f32,
+    assert_shows,
+    default_frequencies,
+    executor_for,
+    goldens,
+    greedy,
+    load,
+    no_biases,
+    with_nodes,
+    with_pairs_left,
+    with_ropes,
+    with_weight,
+)
+from tidemill.graph.formats import dequantize
+from tidemill.graph.graph import Attention, ClampedGlu, Glu, Moe, RmsNorm, Rope, Scale, SoftCap
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.fields import Fields
-from tidemill.models.loading import load_model
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.model import Model
 from tidemill.models.registry import ARCHITECTURES
 from tidemill.models.rope import rope_spec
 
-DATA = Path(__file__).parent / "data"
 IN_GGUF = (
     "mistral",
     "qwen2",
@@ -45,70 +56,6 @@ IN_GGUF = (
 )
 CASES = (*IN_GGUF, "mistral_window", "qwen2_window", "qwen3_moe_sparse")
 FILES = [(case, "") for case in CASES] + [(case, "model.gguf") for case in IN_GGUF]
-EXECUTORS = ("native", "reference")
-TOLERANCE = 1e-4
-VISIBLE = 1e-2
-"""A planted mistake must move some logit by at least this much, a hundred times the tolerance."""
-BLOCK_SIZE = 16
-NUM_BLOCKS = 16
-
-Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Golden:
-    """What transformers computed for one prompt."""
-
-    prompt: list[int]
-    logits: Floats
-    greedy: list[int]
-
-
-def load(case: str, file: str = "", **config: int) -> Model:
-    return load_model(ModelConfig(path=str(DATA / case / file), **config))  # type: ignore[arg-type]
-
-
-def goldens(case: str) -> list[Golden]:
-    expected = np.load(DATA / case / "expected.npz")
-    count = sum(key.startswith("prompt") for key in expected)
-    return [
-        Golden(
-            prompt=expected[f"prompt{i}"].tolist(),
-            logits=expected[f"f16_logits{i}"],
-            greedy=expected[f"f16_greedy{i}"].tolist(),
-        )
-        for i in range(count)
-    ]
-
-
-def executor_for(name: str, graph: Graph, weights: Mapping[str, WeightTensor]) -> Executor:
-    config = ExecutorConfig(executor="native" if name == "native" else "reference", numerics="exact", threads=1)
-    executor = make_executor(graph, weights, config)
-    executor.allocate_kv(
-        [KvPoolSpec(group=group.name, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE) for group in graph.kv_groups]
-    )
-    return executor
-
-
-def table(window: int | None, start: int) -> list[int]:
-    """Positions do not lie in the order of the blocks, and blocks that the window has passed are given back."""
-    passed = 0 if window is None else max(0, start - window + 1) // BLOCK_SIZE
-    return [NO_BLOCK if block < passed else NUM_BLOCKS - 1 - block for block in range(NUM_BLOCKS)]
-
-
-def row(graph: Graph, tokens: Sequence[int], *, start: int = 0, outputs: int = 1) -> PlanRow:
-    return PlanRow(
-        sequence=SequenceId(0),
-        tokens=tokens,
-        start=start,
-        block_tables=tuple(table(group.window, start) for group in graph.kv_groups),
-        num_outputs=outputs,
-        options=RowOptions() if outputs else None,
-    )
-
-
-def all_logits(executor: Executor, graph: Graph, prompt: Sequence[int]) -> Floats:
-    return executor.logits(StepPlan(step=0, rows=(row(graph, prompt, outputs=len(prompt)),)))[0]
 
 
 def test_every_architecture_has_a_checkpoint() -> None:
@@ -138,14 +85,7 @@ def test_greedy_tokens_are_those_of_transformers(case: str, chunk: int, executor
     graph = fuse(model.graph)
     executor = executor_for(executor_name, graph, model.weights)
     for golden in goldens(case):
-        tokens, done, step = list(golden.prompt), 0, 0
-        while len(tokens) < len(golden.prompt) + len(golden.greedy):
-            part = tokens[done : done + chunk]
-            last = done + len(part) == len(tokens)
-            executor.submit(StepPlan(step=step, rows=(row(graph, part, start=done, outputs=int(last)),)))
-            done, step = done + len(part), step + 1
-            tokens += executor.collect().rows[0].tokens
-        assert tokens[len(golden.prompt) :] == golden.greedy
+        assert greedy(executor, graph, golden.prompt, len(golden.greedy), chunk) == golden.greedy
     executor.close()
 
 
@@ -162,38 +102,8 @@ def test_longrope_loaded_for_no_more_than_the_original_length_uses_the_short_div
 # --- each planted mistake must show -------------------------------------------------------------------------------
 
 
-def with_nodes(model: Model, change: Callable[[Node], Node]) -> Model:
-    return replace(model, graph=replace(model.graph, nodes=tuple(change(node) for node in model.graph.nodes)))
-
-
 def with_attention(model: Model, change: Callable[[Attention], Attention]) -> Model:
     return with_nodes(model, lambda n: change(n) if isinstance(n, Attention) else n)
-
-
-def with_ropes(model: Model, change: Callable[[RopeSpec], RopeSpec]) -> Model:
-    return with_nodes(model, lambda n: replace(n, rope=change(n.rope)) if isinstance(n, Rope) else n)
-
-
-def as_f32(name: str, values: Floats) -> WeightTensor:
-    data = np.ascontiguousarray(values, np.float32).view(np.uint8).reshape(-1)
-    return WeightTensor(name=name, format=WeightFormat.F32, shape=values.shape, data=data)
-
-
-def with_weight(model: Model, part: str, change: Callable[[Floats], Floats]) -> Model:
-    def changed(name: str, tensor: WeightTensor) -> WeightTensor:
-        if part not in name:
-            return tensor
-        return as_f32(name, change(dequantize(tensor)))
-
-    return replace(model, weights={name: changed(name, model.weights[name]) for name in model.weights})
-
-
-def default_frequencies(theta: float) -> Callable[[RopeSpec], RopeSpec]:
-    def change(spec: RopeSpec) -> RopeSpec:
-        half = len(spec.inv_freq)
-        return replace(spec, inv_freq=tuple(theta ** (-i / half) for i in range(half)))
-
-    return change
 
 
 def window_by(change: int) -> Callable[[Model], Model]:
@@ -356,10 +266,6 @@ def rounded_ramp(model: Model) -> Model:
     return with_ropes(model, lambda _spec: rope)
 
 
-def no_biases(model: Model) -> Model:
-    return with_weight(model, ".bias", np.zeros_like)
-
-
 MISTAKES: dict[str, tuple[str, Callable[[Model], Model]]] = {
     "mistral: rope base": ("mistral", lambda m: with_ropes(m, default_frequencies(600.0))),
     "mistral: no window": ("mistral_window", no_window),
@@ -432,21 +338,9 @@ MISTAKES: dict[str, tuple[str, Callable[[Model], Model]]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_shows(mistake: str) -> None:
     case, plant = MISTAKES[mistake]
-    golden = goldens(case)[-1]
-    model = load(case)
-    right, wrong = (
-        all_logits(executor_for("reference", each.graph, each.weights), each.graph, golden.prompt)
-        for each in (model, plant(model))
-    )
-    assert np.abs(right - golden.logits).max() < TOLERANCE
-    assert np.abs(wrong - golden.logits).max() > VISIBLE
+    assert_shows(load(case), plant, goldens(case)[-1])
 
 
 @pytest.mark.parametrize("case", ["mistral", "granite"])
 def test_rows_of_queries_and_keys_left_in_pairs_show(case: str) -> None:
-    golden = goldens(case)[-1]
-    model = load(case, "model.gguf")
-    assert isinstance(model.weights, StoredWeights)
-    stored = {name: replace(tensor, heads=0) for name, tensor in model.weights.stored.items()}
-    wrong = all_logits(executor_for("reference", model.graph, StoredWeights(stored)), model.graph, golden.prompt)
-    assert np.abs(wrong - golden.logits).max() > VISIBLE
+    assert_shows(load(case, "model.gguf"), with_pairs_left, goldens(case)[-1])
