@@ -90,6 +90,7 @@ golden: setup .venv-golden/.installed ## Compare the committed golden values wit
 	@for script in tests/golden/generate*.py; do \
 		echo "$$script --check"; PYTHONPATH=src .venv-golden/bin/python $$script --check; \
 	done
+	@.venv-golden/bin/python tests/golden/text/make_channels.py && git diff --exit-code -- tests/golden/text/channels.json
 	@if .venv-golden/bin/python -c 'import llama_cpp' 2>/dev/null; then \
 		.venv-golden/bin/python tests/golden/text/make_golden.py "$$($(BIN)/python scripts/default_model.py)"; \
 		git diff --exit-code -- tests/golden/text; \

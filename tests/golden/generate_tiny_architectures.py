@@ -25,7 +25,6 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-from generate_gpt_oss import experts_apart, metadata, pack_experts
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import (
     END,
@@ -40,6 +39,7 @@ from tiny_checkpoint import (
     write_settings,
     write_vocabulary,
 )
+from tiny_gpt_oss import experts_apart, metadata, pack_experts
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 

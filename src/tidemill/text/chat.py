@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemill.core.errors import TemplateRejected
@@ -60,12 +60,21 @@ class ChatEncoder:
         try:
             return self._template.render(messages, tools=tools, options=options)
         except TemplateRejected as refusal:
-            if not self._merge_turns or (merged := merge_turns(messages)) == messages:
-                raise
-            try:
-                return self._template.render(merged, tools=tools, options=options)
-            except TemplateRejected:
-                raise refusal from None  # of the caller's own messages
+            for other in self._otherwise(messages):
+                try:
+                    return self._template.render(other, tools=tools, options=options)
+                except TemplateRejected:
+                    continue
+            raise refusal  # of the caller's own messages
+
+    def _otherwise(self, messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+        """Other ways to put messages that the template refuses: empty text for the null of a message that only calls
+        tools (gpt-oss's template looks for its channels in every text), and, if asked for, merged turns."""
+        filled = [{**message, "content": ""} if message["content"] is None else message for message in messages]
+        if filled != messages:
+            yield filled
+        if self._merge_turns and (merged := merge_turns(messages)) != messages:
+            yield merged
 
 
 def build_chat_encoder(source: TextSource, tokenizer: Tokenizer, *, merge_turns: bool = False) -> ChatEncoder:

@@ -3,7 +3,7 @@
 The rules:
 - ``content`` is text, or a list of text parts, which are joined in order with nothing between them (no part: empty
   text). Null or missing is allowed only for an assistant message that has tool calls, and is null for the
-  template: some tell a call by it.
+  template: some tell a call by it. A template that fails on it is given empty text instead.
 - Role ``developer`` is ``system`` under a newer name. Other roles are user, assistant and tool.
 - Other fields with the value null are left out, as if they had not been sent.
 - ``arguments`` of tool calls, JSON in a string by the API, become the object that templates print.

@@ -77,6 +77,34 @@ def test_a_folder_also_ends_on_special_tokens_that_are_known_for_it(tmp_path: Pa
     assert folder_text(tmp_path, {"eos_token_id": 3}).end_token_ids == (3, 4, 5)
 
 
+CHANNELS = ["<|endoftext|>", "<|return|>", "<|start|>", "<|end|>", "<|call|>"]
+
+
+def channel_tokens(texts: list[str]) -> dict[str, Any]:
+    """A vocabulary of eight with these control tokens from 2 on."""
+    added = [{"id": 2 + i, "content": text, "special": True} for i, text in enumerate(texts)]
+    return {**TOKENIZER, "added_tokens": added}
+
+
+def test_gpt_oss_ends_on_its_three_ends_and_not_between_its_channels(tmp_path: Path) -> None:
+    """Where <|return|> and <|call|> are control tokens, <|end|> only ends a message (2 <|endoftext|>, 3 <|return|>,
+    5 <|end|>, 6 <|call|>); elsewhere it ends the answer, as in Phi-3's vocabulary."""
+    assert folder_text(tmp_path, tokenizer_json=channel_tokens(CHANNELS)).end_token_ids == (2, 3, 6)
+    assert folder_text(tmp_path, {"eos_token_id": 3}, tokenizer_json=channel_tokens(CHANNELS[:4])).end_token_ids == (
+        2,
+        3,
+        5,
+    )
+    file = {
+        "tokenizer__ggml__tokens": ["a", "b", *CHANNELS, "c"],
+        "tokenizer__ggml__token_type": [1, 1, 3, 3, 3, 3, 3, 1],
+        "tokenizer__ggml__eos_token_id": 3,
+    }
+    assert gguf(tmp_path, **file).end_token_ids == (2, 3, 6)
+    named = {**file, "tokenizer__ggml__eot_token_id": 5}
+    assert gguf(tmp_path, **named).end_token_ids == (2, 3, 5, 6)
+
+
 def test_the_model_and_its_text_agree(tmp_path: Path) -> None:
     model = load_model(ModelConfig(path=str(write_folder(tmp_path, config={"eos_token_id": [1]}))))
     assert model.end_token_ids == model.text.end_token_ids == (1, 4, 5)

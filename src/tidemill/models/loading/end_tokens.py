@@ -7,9 +7,9 @@ from typing import Any
 
 from tidemill.core.errors import ModelLoadError
 
-__all__ = ["WELL_KNOWN_ENDS", "ids_of", "union"]
+__all__ = ["ids_of", "union", "well_known"]
 
-WELL_KNOWN_ENDS = frozenset(
+_WELL_KNOWN_ENDS = frozenset(
     {
         "</s>",
         "<eos>",
@@ -21,10 +21,22 @@ WELL_KNOWN_ENDS = frozenset(
         "<|end_of_turn|>",
         "<end_of_turn>",
         "<|end|>",
+        "<|return|>",
+        "<|call|>",
         "<｜end▁of▁sentence｜>",
     }
 )
 """Texts that end a turn or a document in the vocabularies that have them as control tokens."""
+_OF_CHANNELS = frozenset({"<|return|>", "<|call|>"})
+"""A vocabulary with both is gpt-oss's: an answer there is several messages, and ``<|end|>`` ends only one of them."""
+
+
+def well_known(controls: Iterable[tuple[int, str]]) -> list[int]:
+    """Of a vocabulary's control tokens (id, text), the ids of those that are known to end an answer."""
+    tokens = list(controls)
+    of_channels = {text for _, text in tokens} >= _OF_CHANNELS
+    ends = _WELL_KNOWN_ENDS - ({"<|end|>"} if of_channels else set())
+    return [token for token, text in tokens if text in ends]
 
 
 def ids_of(value: Any, field: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import ModelLoadError
-from tidemill.models.loading.end_tokens import WELL_KNOWN_ENDS, ids_of, union
+from tidemill.models.loading.end_tokens import ids_of, union, well_known
 from tidemill.models.loading.json_file import read_json, read_json_if_there
 from tidemill.text.source import TextSource
 
@@ -75,7 +75,7 @@ def _end_tokens(folder: Path, tokenizer: _Tokenizer, special: dict[str, str]) ->
     config = read_json(config_path)
     generation = read_json_if_there(generation_path)
     vocab_size = config.get("vocab_size")
-    known = [token.id for token in tokenizer.added_tokens if token.special and token.content in WELL_KNOWN_ENDS]
+    known = well_known((token.id, token.content) for token in tokenizer.added_tokens if token.special)
     return union(
         vocab_size if isinstance(vocab_size, int) else 2**31,
         ids_of(config.get("eos_token_id"), f"{config_path}: eos_token_id"),

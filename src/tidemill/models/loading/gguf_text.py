@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tidemill.core.errors import ModelLoadError
-from tidemill.models.loading.end_tokens import WELL_KNOWN_ENDS, union
+from tidemill.models.loading.end_tokens import union, well_known
 from tidemill.models.loading.gguf import GgufFile, StringArray
 from tidemill.text.source import GgufVocabulary, TextSource
 
@@ -74,8 +74,8 @@ def _first_id(file: GgufFile) -> int | None:
 
 def _end_tokens(file: GgufFile, vocabulary: GgufVocabulary) -> tuple[int, ...]:
     named = [token for key in _ENDS if (token := _token_id(file, key)) is not None]
-    control = np.flatnonzero(np.asarray(vocabulary.token_types) == _CONTROL)
-    known = [int(token) for token in control if vocabulary.tokens[int(token)] in WELL_KNOWN_ENDS]
+    control = np.flatnonzero(np.asarray(vocabulary.token_types) == _CONTROL).tolist()
+    known = well_known((token, vocabulary.tokens[token]) for token in control)
     return union(len(vocabulary.tokens), named, known)
 
 
