@@ -10,6 +10,7 @@ from pathlib import Path
 from tidemill.graph.formats import WeightFormat
 from tidemill.models.loading.gguf import _FORMATS as GGUF_FORMATS
 from tidemill.models.loading.gguf_dialects import DIALECTS
+from tidemill.models.loading.quantization import METHODS
 from tidemill.models.loading.safetensors import _FORMATS as SAFETENSORS_FORMATS
 from tidemill.models.registry import ARCHITECTURES
 from tidemill.models.rope import KINDS
@@ -48,6 +49,11 @@ activations here are float32, and it is not rounded.
 
 The ramp of gpt-oss's YaRN is not rounded to whole dimensions (`truncate` is false), in GGUF files neither, though these
 do not say so; llama.cpp rounds it."""
+_QUANTIZED = """
+Quantised checkpoints of safetensors load where their `quantization_config` names one of
+{methods}, without a changed value. f8_e4m3 and q4_z are
+what some of them are read into: see [quantised checkpoints](quantization.md).
+"""
 _EXPERTS = """
 ## Mixtures of experts
 
@@ -78,9 +84,14 @@ def _lines(note: str) -> Iterator[str]:
     yield ""
     yield "| format | values per block | bytes per block | GGUF | safetensors |"
     yield "|---|---|---|---|---|"
+    repacked = {WeightFormat.Q4_0, WeightFormat.Q8_0, WeightFormat.Q4_Z, WeightFormat.F8_E4M3}
     for format_ in WeightFormat:
         marks = ["yes" if format_ in reader.values() else "no" for reader in (GGUF_FORMATS, SAFETENSORS_FORMATS)]
+        if format_ in repacked:
+            marks[1] = "repacked"
         yield f"| {format_} | {format_.block_values} | {format_.block_bytes} | {' | '.join(marks)} |"
+    yield ""
+    yield _QUANTIZED.lstrip().format(methods=", ".join(f"`{name}`" for name in METHODS))
     yield ""
     yield "## Positions"
     yield ""

@@ -17,6 +17,7 @@ from tidemill.models.loading.hub_name import HubName, parse_hub_name
 from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.loader import load_model
 from tidemill.models.loading.packed_experts import in_four_bits
+from tidemill.models.loading.quantization import planned_format
 from tidemill.models.loading.resolve import cannot_be_looked_at
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.loading.text_part import text_config
@@ -74,8 +75,11 @@ def _read_shape(config: ModelConfig, path: Path) -> ModelShape:
 
 
 def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
-    """A shape from config.json: all weights are in its dtype (float32 where it names none, as in transformers)."""
-    values: dict[str, Any] = {**text_config(read_json(file)), "max_model_len": config.max_model_len}
+    """A shape from config.json: all weights are in its dtype (float32 where it names none, as in transformers), but
+    those of projections in what its ``quantization_config`` makes of them."""
+    whole = read_json(file)
+    packed = None if in_four_bits(whole) else planned_format(whole, str(file))
+    values: dict[str, Any] = {**text_config(whole), "max_model_len": config.max_model_len}
     fields = Fields(values, str(file))
     dtype = fields.text("dtype", fields.text("torch_dtype", "float32"))
     if dtype not in _DTYPES:
@@ -84,6 +88,8 @@ def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
     formats = {spec.name: _DTYPES[dtype] for spec in graph.weights}
     if in_four_bits(values):
         formats |= dict.fromkeys(_expert_weights(graph), WeightFormat.MXFP4)
+    if packed is not None:
+        formats |= {name: packed for name in formats if name.endswith("_proj.weight")}
     return ModelShape(
         name=name,
         graph=graph,

@@ -129,7 +129,7 @@ def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:
     assert f"tensor {DOWN} [8, 12] F8_E4M3 has a type this build does not read; it reads f32, f16" in refusal(folder)
 
 
-def test_a_quantised_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_quantised_checkpoint_without_its_settings_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, config={"quantization_config": {"quant_method": "gptq"}})
     assert "quantization_config" in refusal(folder)
 

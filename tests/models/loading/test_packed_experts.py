@@ -95,7 +95,7 @@ def test_other_packings_of_the_model_are_refused(tmp_path: Path) -> None:
         changed = values | {"quantization_config": {"quant_method": method}}
         (tmp_path / "config.json").write_text(json.dumps(changed))
         (tmp_path / "model.safetensors").write_bytes((GOLDEN / "model.safetensors").read_bytes())
-        with pytest.raises(ModelLoadError, match="quantization_config names a format this build does not read"):
+        with pytest.raises(ModelLoadError, match="quantization_config: "):
             load_model(ModelConfig(path=str(tmp_path)))
 
 

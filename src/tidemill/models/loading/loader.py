@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from tidemill.core.config import ModelConfig
-from tidemill.core.errors import ModelLoadError
 from tidemill.models.fields import Fields
 from tidemill.models.loading import gguf_config
 from tidemill.models.loading.folder_text import folder_text_source, read_template
@@ -20,6 +19,7 @@ from tidemill.models.loading.gguf_dialects import DIALECTS
 from tidemill.models.loading.gguf_text import gguf_text_source
 from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.packed_experts import in_four_bits, unpack_experts
+from tidemill.models.loading.quantization import unpacked
 from tidemill.models.loading.rearrange import split_merged, stack_experts, with_norm_offset
 from tidemill.models.loading.resolve import ModelFiles, resolve
 from tidemill.models.loading.safetensors import read_checkpoint
@@ -87,9 +87,9 @@ def _gguf_parts(file: GgufFile) -> tuple[Fields, Mapping[str, StoredTensor]]:
 def _folder_parts(folder: Path) -> tuple[Fields, Mapping[str, StoredTensor]]:
     path = folder / "config.json"
     values: dict[str, Any] = read_json(path)
-    if values.get("quantization_config") is not None and not in_four_bits(values):
-        raise ModelLoadError(f"{path}: quantization_config names a format this build does not read")
     stored = {name: tensor for name, tensor in read_checkpoint(folder).items() if not _COMPUTED.fullmatch(name)}
+    if not in_four_bits(values):
+        stored = unpacked(values, stored, str(path))
     stored, values = text_tensors(values, stored), text_config(values)
     if values.get("tie_word_embeddings") is True and _HEAD in stored:
         # The same tensor twice is dropped; another one means that the flag is wrong (transformers decides likewise).

@@ -84,5 +84,5 @@ def _stacked(fields: Fields, stack: str, count: int, experts: Mapping[int, Store
         if (tensor.shape, tensor.format) != (first.shape, first.format) or len(tensor.shape) != 2:
             raise ModelLoadError(f"{tensor} is not like {first}: experts of a layer have one shape and type")
     rows, columns = first.shape
-    more = tuple(experts[expert].data for expert in range(1, count))
+    more = tuple(experts[expert] for expert in range(1, count))
     return replace(first, shape=(count * rows, columns), more=more)

@@ -12,6 +12,7 @@ from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
 from tidemill.graph.graph import Graph
 from tidemill.graph.weight_source import WeightOrigin, WeightSource
+from tidemill.models.loading.stored_rows import RowPart, StoredRows
 
 __all__ = ["StoredTensor", "StoredWeights", "matched"]
 
@@ -38,8 +39,12 @@ class StoredTensor:
     """Above 0: rows are stored as rotation pairs within each of this many heads; ``weight`` puts them in halves."""
     offset: float = 0.0
     """Other than 0: ``weight`` adds it to every value, and gives float32."""
-    more: tuple[npt.NDArray[np.uint8], ...] = ()
-    """Bytes of further rows, stored elsewhere; ``weight`` joins them."""
+    more: tuple[StoredTensor, ...] = ()
+    """Tensors with further rows; ``weight`` joins them."""
+    rows: StoredRows | None = None
+    """What makes the bytes of ``format``, where the file has them in another arrangement; ``data`` is empty then."""
+    sources: tuple[npt.NDArray[np.uint8], ...] = ()
+    """The bytes that ``rows`` reads."""
     scales: npt.NDArray[np.uint8] | None = None
     """Of mxfp4 whose exponents lie apart: [..., groups], beside ``data`` [..., groups, 16]; ``weight`` joins them."""
 
@@ -49,8 +54,9 @@ class StoredTensor:
     @property
     def stored_bytes(self) -> int:
         """What it takes in its files."""
+        own = self.data.nbytes if self.rows is None else self.rows.nbytes
         scales = 0 if self.scales is None else self.scales.nbytes
-        return self.data.nbytes + sum(part.nbytes for part in self.more) + scales
+        return own + scales + sum(tensor.stored_bytes for tensor in self.more)
 
     def readable_format(self) -> WeightFormat:
         """The format. Raises ModelLoadError if it is one that this build does not read."""
@@ -65,34 +71,47 @@ class StoredTensor:
         row = self.readable_format().row_bytes(self.shape[1])
         parts, begin = [], 0
         for count in counts:
-            data = self.data[begin * row : (begin + count) * row]
-            parts.append(replace(self, shape=(count, self.shape[1]), data=data))
+            part = replace(self, shape=(count, self.shape[1]))
+            if self.rows is None:
+                part = replace(part, data=self.data[begin * row : (begin + count) * row])
+            else:
+                part = replace(part, rows=RowPart(whole=self.rows, first=begin, count=count, of=self.shape[0]))
+            parts.append(part)
             begin += count
         return tuple(parts)
 
     def origin(self) -> WeightOrigin:
         """Everything that decides what ``weight`` gives: every field but the names, arrays as pieces."""
-        recipe, pieces = [], []
+        recipe: list[object] = []
+        pieces: list[npt.NDArray[np.uint8]] = []
         for item in fields(self):
             if item.name in _NAMES:
                 continue
             value = getattr(self, item.name)
             parts = value if isinstance(value, tuple) else (value,)
             arrays = [part for part in parts if isinstance(part, np.ndarray)]
-            recipe.append((item.name, [part.shape for part in arrays] if arrays else value))
+            further = [part.origin() for part in parts if isinstance(part, StoredTensor)]
+            said = [part.shape for part in arrays] + [origin.recipe for origin in further]
+            recipe.append((item.name, said or value))
             pieces += arrays
+            for origin in further:
+                pieces += origin.pieces
         return WeightOrigin(recipe=repr(recipe), pieces=tuple(pieces))
+
+    def content(self) -> npt.NDArray[np.uint8]:
+        """The bytes of its own rows in its format."""
+        if self.scales is not None:
+            return _whole_blocks(self.data, self.scales)
+        if self.rows is None:
+            return np.ascontiguousarray(self.data).reshape(-1)
+        own = self.shape[0] - sum(tensor.shape[0] for tensor in self.more)
+        return self.rows.read(0, own)
 
     def weight(self, name: str) -> WeightTensor:
         """The tensor under the graph's name, with rows in the graph's order."""
         self.readable_format()
         assert self.format is not None
-        if self.scales is not None:
-            data = _whole_blocks(self.data, self.scales)
-        elif self.more:
-            data = np.concatenate((self.data, *self.more))
-        else:
-            data = np.ascontiguousarray(self.data).reshape(-1)
+        data = np.concatenate([part.content() for part in (self, *self.more)]) if self.more else self.content()
         tensor = WeightTensor(name=name, format=self.format, shape=self.shape, data=data)
         if self.offset:
             values = dequantize(tensor) + np.float32(self.offset)
@@ -173,6 +192,11 @@ def matched(graph: Graph, stored: Mapping[str, StoredTensor], where: str) -> Sto
         tensor.readable_format()
     needed = {spec.name for spec in graph.weights}
     for name, tensor in stored.items():
-        if name not in needed:
+        if name not in needed and not _zero_bias(tensor):
             raise ModelLoadError(f"{tensor} is not part of this architecture: nothing would use it")
     return StoredWeights({spec.name: stored[spec.name] for spec in graph.weights})
+
+
+def _zero_bias(tensor: StoredTensor) -> bool:
+    """Some quantisers save a bias of zeros for layers that have none."""
+    return tensor.name.endswith(".bias") and not tensor.data.any()
