@@ -29,6 +29,7 @@ from tidemill.graph.formats import WeightFormat
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.loading import load_model
 from tidemill.models.loading.stored import StoredTensor
+from tidemill.models.loading.stored_rows import RowPart
 
 KEY = bytes(range(256)) * 4 + bytes(range(CHECKSUM_KEY - 1024))
 
@@ -122,6 +123,19 @@ def test_what_decides_the_packed_bytes_is_in_the_key(model: Path, cache: Path, m
     assert not load(model, cache)[0]
 
 
+class Rows:
+    """Rows of nothing."""
+
+    format = WeightFormat.F32
+    nbytes = 0
+
+    def __repr__(self) -> str:
+        return "Rows"
+
+    def read(self, begin: int, end: int) -> np.ndarray:
+        raise NotImplementedError
+
+
 def test_everything_but_a_tensors_names_is_in_its_origin() -> None:
     """Row order, offset, format: what is done to the same bytes of a file makes other weights of them."""
     tensor = StoredTensor(
@@ -129,8 +143,9 @@ def test_everything_but_a_tensors_names_is_in_its_origin() -> None:
     )
     others = {
         "name": "k", "where": "g", "type_name": "f16", "format": WeightFormat.F16, "shape": (8, 4), "heads": 2,
-        "offset": 1.0, "data": np.ones(128, np.uint8), "more": (np.zeros(3, np.uint8),),
-        "scales": np.zeros(3, np.uint8),
+        "offset": 1.0, "data": np.ones(128, np.uint8), "more": (tensor,),
+        "scales": np.zeros(3, np.uint8), "rows": RowPart(whole=Rows(), first=1, count=4, of=5),
+        "sources": (np.zeros(3, np.uint8),),
     }  # fmt: skip
     assert {item.name for item in fields(tensor)} <= others.keys(), "a new field: does it belong to the origin?"
     for name, value in others.items():
