@@ -30,7 +30,6 @@ from tidemill.models.shape import ModelShape
 
 __all__ = [
     "DEFAULT_POOL",
-    "PACKED_SHARE",
     "WORKSPACE_SHARE",
     "MemoryPlan",
     "format_bytes",
@@ -40,8 +39,6 @@ __all__ = [
 
 DEFAULT_POOL = 4 * 2**30
 """Bytes of KV a pool takes at most when kv_memory is not set (one sequence of max_model_len may take more)."""
-PACKED_SHARE = 1.12
-"""Packed weights take at most this much of their bytes in the file."""
 WORKSPACE_SHARE = 2
 """Executors take at most this much of the live activations: the native one keeps 8-bit copies and shares slots between
 values of unlike widths, the reference computes in float64."""
@@ -58,7 +55,8 @@ class MemoryPlan:
     weights: int
     """Weights as stored in the file."""
     packed: int
-    """Most that they take once packed for the kernels; the file's own pages can be dropped by the system."""
+    """What they take once packed for the kernels; the file's own pages are let go, and an embedding that is no output
+    head is read from them."""
     workspace: int
     """Activations of the largest step."""
     reserve: int
@@ -116,7 +114,7 @@ class MemoryPlan:
         """The plan in lines of text, for people."""
         return [
             f"memory for {self.model}",
-            f"  weights    {format_bytes(self.packed):>10}   at most, packed for the kernels; "
+            f"  weights    {format_bytes(self.packed):>10}   packed for the kernels; "
             f"{format_bytes(self.weights)} in the file",
             f"  workspace  {format_bytes(self.workspace):>10}   activations of the largest step",
             *self._kv_lines(),
@@ -258,7 +256,9 @@ class _Planner:
     def _packed_bytes(self) -> int:
         if self._config.executor.executor == "reference":  # keeps every weight as float64
             return sum(8 * math.prod(spec.shape) for spec in self._shape.graph.weights)
-        return math.ceil(PACKED_SHARE * self._weights)
+        from tidemill.executors.native.weights import packed_bytes
+
+        return packed_bytes(self._shape.graph, self._shape.formats)
 
     def _workspace(self, length: int) -> int:
         scheduler = self._config.scheduler

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tidemill.core.cache_folder import CacheUnusable
 from tidemill.core.errors import ModelLoadError
 from tidemill.executors.native.packed_cache import MappedEntry, PackedCache, PackItem
-from tidemill.executors.native.pages import in_file_map, release
+from tidemill.executors.native.pages import in_file_map, release_origin
 from tidemill.graph.formats import WeightTensor
 from tidemill.graph.weight_source import WeightSource
 
@@ -82,9 +82,7 @@ class PackedWeights:
             data = tensor.data
             index = self._machine.add_matrices(data, item.format, item.count, item.n, item.k, in_file_map(data))
             assert index == item.index
-            if isinstance(weights, WeightSource) and not in_file_map(data):
-                for piece in weights.origin_of(item.name).pieces:  # what the copy was made from
-                    release(piece)
+            release_origin(weights, item.name)
 
     def _keep(self, cache: PackedCache, key: str, items: Sequence[PackItem], weights: WeightSource) -> None:
         """Runs on a thread of its own: the first answer need not wait for the disk."""

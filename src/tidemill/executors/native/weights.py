@@ -9,14 +9,15 @@ import numpy as np
 
 from tidemill.core.errors import ModelLoadError
 from tidemill.executors.native.packed_cache import PackItem
+from tidemill.executors.native.pages import release_origin
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
-from tidemill.graph.graph import Graph, RopeSpec
+from tidemill.graph.graph import Graph, Linear, Moe, RopeSpec
 from tidemill.graph.weight_source import WeightSource
 
 if TYPE_CHECKING:
     from tidemill.executors.native._native import Machine
 
-__all__ = ["WeightStore"]
+__all__ = ["WeightStore", "packed_bytes"]
 
 # Numbers shared with csrc/kernels/linear.h, FileFormat.
 _FILE_FORMAT = {
@@ -38,6 +39,28 @@ _FILE_FORMAT = {
     WeightFormat.Q4_Z: 15,
     WeightFormat.F8_E4M3: 16,
 }
+
+
+def packed_bytes(graph: Graph, formats: Mapping[str, WeightFormat]) -> int:
+    """Bytes that a graph's weights take once they are loaded: packed matrices, and vectors in float32.
+
+    An embedding is read from its file, whose pages the system can drop: it counts only where it is an output head too.
+    """
+    from tidemill.executors.native._native import Machine
+
+    counts: dict[str, int] = {}
+    for node in graph.nodes:
+        if isinstance(node, Linear):
+            counts |= dict.fromkeys((graph.aliases.get(name, name) for name in node.weights), 1)
+        elif isinstance(node, Moe):
+            counts |= dict.fromkeys(
+                (graph.aliases.get(name, name) for name in (node.gate, node.up, node.down)), node.experts
+            )
+    total = 0
+    for name, count in counts.items():
+        n, k = graph.spec(name).shape
+        total += Machine.packed_bytes_of(_FILE_FORMAT[formats[name]], count, n // count, k)
+    return total + sum(4 * spec.shape[0] for spec in graph.weights if len(spec.shape) == 1)
 
 
 class WeightStore:
@@ -98,6 +121,7 @@ class WeightStore:
         if name not in self._vectors:
             values = np.ascontiguousarray(dequantize(self._tensor(name, 1)), dtype=np.float32)
             self._vectors[name] = self._machine.add_vector(values)
+            release_origin(self._weights, name)
         return self._vectors[name]
 
     def table(self, name: str) -> int:
