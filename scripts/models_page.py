@@ -60,7 +60,9 @@ _EXPERTS = """
 A token goes through the experts with the highest router scores, of equal ones those with the lower numbers; no expert
 turns a token away, and what they say is added in the order of their numbers, so an answer does not depend on the tokens
 beside it. All experts are in memory, and a step reads those that its tokens choose. GGUF files do not say whether the
-weights of a token's experts sum to 1; as in llama.cpp, they do.
+weights of a token's experts sum to 1; as in llama.cpp, they do, but for `qwen2moe`, where they do not. Experts that all
+tokens go through are read of `qwen2_moe` alone; other architectures with them are refused by their name, or by that of
+the key of their width.
 
 The experts of gpt-oss are read as its checkpoints hold them, in 4-bit floats (`*_blocks` and `*_scales`, the `mxfp4` of
 GGUF files): their bytes are put in another order, and no value changes."""

@@ -303,6 +303,9 @@ void bind_instructions(nb::class_<Module>& cls) {
       .def("scale", [](Module& m, int x, float factor, bool outputs, int width, int out) {
         m.emit(ScaleOp{x, factor, rows_of(outputs), width, out});
       }, "x"_a, "factor"_a, "outputs"_a, "width"_a, "out"_a)
+      .def("sigmoid_gate", [](Module& m, int x, int gate, bool outputs, int width, int out) {
+        m.emit(SigmoidGateOp{x, gate, rows_of(outputs), width, out});
+      }, "x"_a, "gate"_a, "outputs"_a, "width"_a, "out"_a)
       .def("soft_cap", [](Module& m, int x, float cap, bool outputs, int width, int out) {
         m.emit(SoftCapOp{x, cap, rows_of(outputs), width, out});
       }, "x"_a, "cap"_a, "outputs"_a, "width"_a, "out"_a)

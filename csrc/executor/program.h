@@ -39,7 +39,6 @@ struct NormOp {
   std::int32_t out, out_quantized;  // either or both
 };
 
-enum class Activation : std::uint8_t { kSilu, kGeluTanh, kClamped };
 struct LayerNormOp {
   std::int32_t x, weight, bias;
   float eps;
@@ -57,6 +56,8 @@ struct ActivateOp {
   std::int32_t width;
   std::int32_t out, out_quantized;  // either or both
 };
+
+enum class Activation : std::uint8_t { kSilu, kGeluTanh, kClamped };
 
 // gate and up as two values, or side by side in one (up is none).
 struct GluOp {
@@ -132,6 +133,13 @@ struct ScaleOp {
   std::int32_t width, out;
 };
 
+// Each row by a gate of its own, the one value of the gate's row.
+struct SigmoidGateOp {
+  std::int32_t x, gate;
+  RowsOf rows;
+  std::int32_t width, out;
+};
+
 struct SoftCapOp {
   std::int32_t x;
   float cap;
@@ -153,7 +161,7 @@ struct PoolOp {
 
 using Instruction =
     std::variant<EmbedOp, NormOp, LayerNormOp, GluOp, ActivateOp, QuantizeOp, LinearOp, RopeOp, AttentionOp, MoeOp,
-                 AddOp, ScaleOp, SoftCapOp, SelectOp, PoolOp>;
+                 AddOp, ScaleOp, SigmoidGateOp, SoftCapOp, SelectOp, PoolOp>;
 
 struct Program {
   std::vector<Slot> slots;

@@ -223,6 +223,15 @@ void StepRunner::execute(const ScaleOp& op) {
   });
 }
 
+void StepRunner::execute(const SigmoidGateOp& op) {
+  const float* x = arena_.floats(op.x);
+  const float* gate = arena_.floats(op.gate);
+  emit_rows(op.rows, op.width, op.out, kNone, [&](std::int32_t row, float* out) {
+    const auto index = static_cast<std::size_t>(row);
+    kernels_.vector->sigmoid_gate(x + index * row_stride(op.width), gate[index * row_stride(1)], op.width, out);
+  });
+}
+
 void StepRunner::execute(const SoftCapOp& op) {
   const float* x = arena_.floats(op.x);
   emit_rows(op.rows, op.width, op.out, kNone, [&](std::int32_t row, float* out) {

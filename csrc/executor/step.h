@@ -58,6 +58,7 @@ class StepRunner {
   void execute(const MoeOp& op);
   void execute(const AddOp& op);
   void execute(const ScaleOp& op);
+  void execute(const SigmoidGateOp& op);
   void execute(const SoftCapOp& op);
   void execute(const SelectOp& op);
   void execute(const PoolOp& op);

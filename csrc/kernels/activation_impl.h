@@ -40,6 +40,11 @@ TIDEMILL_INLINE void activate_row(const float* x, std::int32_t n, float* out, Ac
 }
 
 template <class S>
+void sigmoid_gate_row(const float* x, float gate, std::int32_t n, float* out) {
+  activate_row<S>(x, n, out, [&](typename S::V v) { return times_sigmoid<S>(v, S::set(-gate)); });
+}
+
+template <class S>
 void silu_row(const float* x, std::int32_t n, float* out) {
   activate_row<S>(x, n, out, [](typename S::V v) { return silu<S>(v); });
 }

@@ -35,6 +35,8 @@ struct VectorKernels {
   void (*softmax)(const float* x, std::int32_t n, float* out);
   void (*add)(const float* a, const float* b, std::int32_t n, float* out);
   void (*scale)(const float* x, float factor, std::int32_t n, float* out);
+  // out = x / (1 + exp(-gate)), for one row of n.
+  void (*sigmoid_gate)(const float* x, float gate, std::int32_t n, float* out);
   // out = cap * tanh(x / cap)
   void (*soft_cap)(const float* x, float cap, std::int32_t n, float* out);
   // Rotates one head of head_dim values: dimension i with i + half; the rest is copied. out may be x.

@@ -22,6 +22,7 @@ constexpr VectorKernels vector_kernels() {
           softmax_row<S>,
           add_rows<S>,
           scale_row<S>,
+          sigmoid_gate_row<S>,
           soft_cap<S>,
           rope_head<S>,
           {attention_kernels<S, F16Element>(), attention_kernels<S, F32Element>()},

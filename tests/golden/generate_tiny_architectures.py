@@ -137,6 +137,18 @@ def mixtral(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     writer.add_expert_used_count(config.num_experts_per_tok)
 
 
+def granitemoe(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    granite(writer, config)
+    mixtral(writer, config)
+
+
+def qwen2_moe(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+
+
 def qwen3_moe(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     head_sizes(writer, config)
     writer.add_expert_count(config.num_experts)
@@ -310,6 +322,35 @@ CASES = (
         gguf=metadata,
         packed=True,
     ),
+    Case(
+        "qwen2_moe",
+        "qwen2_moe",
+        {
+            "num_hidden_layers": 3,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+            "rope_parameters": THETA,
+        },
+        gguf=qwen2_moe,
+    ),
+    Case(
+        "granitemoe",
+        "granitemoe",
+        {
+            "intermediate_size": 24,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "attention_multiplier": 0.5,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 1.5,
+            "rope_parameters": THETA,
+        },
+        gguf=granitemoe,
+        paired=True,
+    ),
 )
 
 
@@ -356,7 +397,23 @@ def apart(case: Case, state: dict[str, torch.Tensor], packed: dict[str, torch.Te
     """The tensors that a GGUF file has."""
     if case.model_type == "gpt_oss":
         return experts_apart(state, packed)
-    return {name: tensor.numpy() for name, tensor in stacked(state).items()}
+    values = {name: tensor.numpy() for name, tensor in stacked(state).items()}
+    return granite_experts(values) if case.model_type == "granitemoe" else values
+
+
+def granite_experts(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Granite's two tensors of a layer's experts as the three that GGUF files have."""
+    named = {}
+    for name, tensor in values.items():
+        at, found, part = name.partition(".block_sparse_moe.")
+        if found and part == "input_linear.weight":
+            gate, up = np.split(tensor, 2, axis=1)
+            named |= {f"{at}.mlp.experts.gate_proj.weight": gate, f"{at}.mlp.experts.up_proj.weight": up}
+        elif found and part == "output_linear.weight":
+            named[f"{at}.mlp.experts.down_proj.weight"] = tensor
+        else:
+            named[name] = tensor
+    return named
 
 
 def stacked(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -422,6 +479,7 @@ def write_gguf(path: Path, case: Case, config: PretrainedConfig, state: dict[str
         "gpt_oss": "gpt-oss",
         "mistral": "llama",
         "mixtral": "llama",
+        "qwen2_moe": "qwen2moe",
         "qwen3_moe": "qwen3moe",
     }
     architecture = renamed.get(case.model_type, case.model_type)

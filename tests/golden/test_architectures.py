@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.gguf_bytes import F16, F32, Tensor, gguf_bytes
 from tests.support.golden_models import (
     DATA,
     EXECUTORS,
@@ -29,10 +31,13 @@ from tests.support.golden_models import (
     with_ropes,
     with_weight,
 )
+from tidemill.core.config import ModelConfig
 from tidemill.graph.formats import dequantize
-from tidemill.graph.graph import Attention, ClampedGlu, Glu, Moe, RmsNorm, Rope, Scale, SoftCap
+from tidemill.graph.graph import Attention, ClampedGlu, Glu, Moe, RmsNorm, Rope, Scale, SigmoidGate, SoftCap
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.fields import Fields
+from tidemill.models.loading import load_model
+from tidemill.models.loading.gguf import GgufFile
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.model import Model
 from tidemill.models.registry import ARCHITECTURES
@@ -53,6 +58,8 @@ IN_GGUF = (
     "qwen3_moe",
     "gpt_oss",
     "gpt_oss_mxfp4",
+    "qwen2_moe",
+    "granitemoe",
 )
 CASES = (*IN_GGUF, "mistral_window", "qwen2_window", "qwen3_moe_sparse")
 FILES = [(case, "") for case in CASES] + [(case, "model.gguf") for case in IN_GGUF]
@@ -232,6 +239,10 @@ def clamped(alpha: float, limit: float) -> Callable[[Model], Model]:
     return lambda model: with_moe(model, lambda n: replace(n, activation=ClampedGlu(alpha=alpha, limit=limit)))
 
 
+def no_gate(model: Model) -> Model:
+    return with_nodes(model, lambda n: Scale(x=n.x, factor=1.0, out=n.out) if isinstance(n, SigmoidGate) else n)
+
+
 def no_sinks(model: Model) -> Model:
     return with_attention(model, lambda n: replace(n, sinks=None))
 
@@ -331,6 +342,17 @@ MISTAKES: dict[str, tuple[str, Callable[[Model], Model]]] = {
     "gpt_oss: gate and up exchanged": ("gpt_oss", gate_for_up),
     "gpt_oss: packed gate and up not in turn": ("gpt_oss_mxfp4", gate_and_up_not_in_turn),
     "gpt_oss: halves of packed bytes exchanged": ("gpt_oss_mxfp4", halves_of_bytes_exchanged),
+    "qwen2_moe: shared expert missing": (
+        "qwen2_moe",
+        lambda m: with_weight(m, "shared_expert.down_proj", np.zeros_like),
+    ),
+    "qwen2_moe: shared expert's gate missing": ("qwen2_moe", no_gate),
+    "qwen2_moe: renormalised": ("qwen2_moe", normalized_the_other_way),
+    "qwen2_moe: one expert fewer": ("qwen2_moe", top_k_by(-1)),
+    "granitemoe: gate and up exchanged": ("granitemoe", gate_for_up),
+    "granitemoe: not renormalised": ("granitemoe", normalized_the_other_way),
+    "granitemoe: experts in another order": ("granitemoe", experts_in_another_order),
+    "granitemoe: residual multiplier": ("granitemoe", one_multiplier_gone(2)),
     "qwen3_moe: renormalised where it should not be": ("qwen3_moe_sparse", normalized_the_other_way),
 }
 
@@ -344,3 +366,36 @@ def test_a_planted_mistake_shows(mistake: str) -> None:
 @pytest.mark.parametrize("case", ["mistral", "granite"])
 def test_rows_of_queries_and_keys_left_in_pairs_show(case: str) -> None:
     assert_shows(load(case, "model.gguf"), with_pairs_left, goldens(case)[-1])
+
+
+def test_a_file_with_each_expert_in_a_tensor_of_its_own_is_the_same_model(tmp_path: Path) -> None:
+    """As the first files of Mixtral have them: blk.0.ffn_gate.3.weight. With two exchanged it is not."""
+    file = GgufFile(DATA / "mixtral" / "model.gguf")
+    singles: dict[str, Tensor] = {}
+    for name, stored in file.tensors.items():
+        part = Tensor(
+            shape=stored.shape, data=stored.data.tobytes(), kind=F32 if stored.type_name.lower() == "f32" else F16
+        )
+        if "_exps" not in name:
+            singles[name] = part
+            continue
+        experts, *shape = stored.shape
+        for expert, data in enumerate(np.split(stored.data, experts)):
+            single = replace(part, shape=tuple(shape), data=data.tobytes())
+            singles[name.replace("_exps.", f".{expert}.")] = single
+    wrong = dict(singles)
+    wrong["blk.0.ffn_down.0.weight"], wrong["blk.0.ffn_down.1.weight"] = (
+        singles["blk.0.ffn_down.1.weight"],
+        singles["blk.0.ffn_down.0.weight"],
+    )
+    assert sum("ffn_up." in name for name in singles) == 2 * 5
+    golden = goldens("mixtral")[-1]
+    errors = []
+    for tensors in (singles, wrong):
+        (tmp_path / "old.gguf").write_bytes(gguf_bytes(file.metadata, tensors))
+        model = load_model(ModelConfig(path=str(tmp_path / "old.gguf")))
+        executor = executor_for("native", model.graph, model.weights)
+        errors.append(np.abs(all_logits(executor, model.graph, golden.prompt) - golden.logits).max())
+        executor.close()
+    assert errors[0] < TOLERANCE
+    assert errors[1] > VISIBLE

@@ -9,11 +9,17 @@ import pytest
 
 from tests.support.model_folder import CONFIG
 from tidemill.core.errors import ModelLoadError
-from tidemill.graph.graph import Attention, ClampedGlu, Graph, Moe, RmsNorm, Rope, Scale, SoftCap
+from tidemill.graph.graph import Attention, ClampedGlu, Graph, Moe, RmsNorm, Rope, Scale, SigmoidGate, SoftCap
 from tidemill.models.fields import Fields
 from tidemill.models.registry import ARCHITECTURES, build_graph
 
-COMMON = CONFIG | {"head_dim": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6}
+COMMON = CONFIG | {
+    "head_dim": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 6,
+    "shared_expert_intermediate_size": 10,
+}
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
@@ -192,6 +198,18 @@ def test_layers_of_qwen3_moe_without_experts() -> None:
     assert graph.spec("model.layers.0.mlp.gate_proj.weight").shape == (12, 8)
 
 
+def test_qwen2_moe_has_local_layers_in_turn_below_a_limit_and_a_shared_expert_where_there_are_others() -> None:
+    local: dict[str, Any] = {"use_sliding_window": True, "max_window_layers": 3, "sliding_window": 16}
+    graph = graph_of("qwen2_moe", num_hidden_layers=5, mlp_only_layers=[1], **local)
+    assert windows(graph) == [16, None, 16, None, None]
+    assert windows(graph_of("qwen2_moe", num_hidden_layers=3, sliding_window=16)) == [None] * 3
+    gates = [node for node in graph.nodes if isinstance(node, SigmoidGate)]
+    assert len(gates) == 4
+    assert {node.gate.width for node in gates} == {1}
+    assert graph.spec("model.layers.0.mlp.shared_expert.up_proj.weight").shape == (10, 8)
+    assert graph.spec("model.layers.1.mlp.up_proj.weight").shape == (12, 8)
+
+
 def test_the_default_rope_base_of_mixtral_is_a_million() -> None:
     assert bases(graph_of("mixtral")) == [1_000_000]
 
@@ -219,6 +237,8 @@ def test_the_default_rope_base_of_mixtral_is_a_million() -> None:
         ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok must be a whole number between 1 and 4, not 5"),
         ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit must be a finite number above 0"),
         ("gpt_oss", {"layer_types": ["x"]}, "layer_types must name one of sliding_attention, full_attention"),
+        ("qwen2_moe", {"shared_expert_intermediate_size": "absent"}, "shared_expert_intermediate_size is missing"),
+        ("granitemoeshared", {}, "model_type is 'granitemoeshared'; this build knows"),
         ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers must be a list of layers below 1, not [1]"),
         ("qwen2", {"use_sliding_window": True, "max_window_layers": "x"}, "max_window_layers must be a whole number"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["F32", "Tensor", "array", "gguf_bytes", "string", "tiny_llama_metadata", "tiny_llama_tensors"]
 
 U32, I32, F32_KIND, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10
-F32 = 0
+F32, F16 = 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

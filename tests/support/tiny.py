@@ -91,6 +91,15 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
         "attention_multiplier": 0.3,
         "logits_scaling": 0.75,
     },
+    "granitemoe": {
+        "model_type": "granitemoe",
+        "num_local_experts": 7,
+        "num_experts_per_tok": 3,
+        "embedding_multiplier": 2.0,
+        "residual_multiplier": 0.5,
+        "attention_multiplier": 0.3,
+        "logits_scaling": 0.75,
+    },
     "llama": {},
     "mistral": {"model_type": "mistral", "sliding_window": 33},
     "mixtral": {"model_type": "mixtral", "num_local_experts": 6, "num_experts_per_tok": 2},
@@ -107,6 +116,12 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
         "use_sliding_window": True,
         "max_window_layers": 2,
         "sliding_window": 64,
+    },
+    "qwen2_moe": {
+        "model_type": "qwen2_moe",
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "shared_expert_intermediate_size": 256,
     },
     "qwen3": {
         "model_type": "qwen3",

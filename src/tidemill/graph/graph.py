@@ -38,6 +38,7 @@ __all__ = [
     "Rows",
     "Scale",
     "SelectRows",
+    "SigmoidGate",
     "SoftCap",
     "TensorSpec",
     "Value",
@@ -289,6 +290,15 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SigmoidGate:
+    """out = x / (1 + exp(-gate)): each row by a gate of its own. x [T, width], gate [T, 1] -> [T, width]"""
+
+    x: Value
+    gate: Value
+    out: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SoftCap:
     """out = cap * tanh(x / cap)."""
 
@@ -327,6 +337,7 @@ Node = (
     | Moe
     | Add
     | Scale
+    | SigmoidGate
     | SoftCap
     | SelectRows
     | Pool

@@ -17,6 +17,7 @@ from tidemill.graph.graph import (
     Rows,
     Scale,
     SelectRows,
+    SigmoidGate,
     SoftCap,
     TensorSpec,
     Value,
@@ -50,7 +51,7 @@ class GraphBuilder:
         """Make a name stand for a weight that is declared."""
         self._aliases[name] = target
 
-    def add(self, node: Embed | Rope | Attention | Glu | Moe | Scale | SoftCap) -> Value:
+    def add(self, node: Embed | Rope | Attention | Glu | Moe | Scale | SigmoidGate | SoftCap) -> Value:
         """Append a node and return what it writes."""
         self._nodes.append(node)
         return node.out

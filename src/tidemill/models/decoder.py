@@ -11,7 +11,20 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from tidemill.graph.graph import Attention, ClampedGlu, Embed, Glu, Graph, Moe, Rope, RopeSpec, Scale, SoftCap, Value
+from tidemill.graph.graph import (
+    Attention,
+    ClampedGlu,
+    Embed,
+    Glu,
+    Graph,
+    Moe,
+    Rope,
+    RopeSpec,
+    Scale,
+    SigmoidGate,
+    SoftCap,
+    Value,
+)
 from tidemill.models.builder import GraphBuilder
 from tidemill.models.fields import Fields
 
@@ -20,6 +33,7 @@ __all__ = [
     "Decoder",
     "ExpertKind",
     "Sizes",
+    "dense_layers",
     "expert_count",
     "local_layers",
     "pre_norm_graph",
@@ -118,6 +132,8 @@ class ExpertKind:
     """Takes the place of the model's activation."""
     bias: bool = False
     """The router and the experts have biases."""
+    shared: int = 0
+    """Width of the expert that every token goes through, by a gate of its own; 0: there is none."""
 
     @classmethod
     def read(
@@ -129,6 +145,7 @@ class ExpertKind:
         dense: Collection[int] = (),
         clamped: ClampedGlu | None = None,
         bias: bool = False,
+        shared: int = 0,
     ) -> Self:
         """From a configuration; ``width`` is the field that has the width of an expert.
 
@@ -143,6 +160,7 @@ class ExpertKind:
             dense=dense,
             clamped=clamped,
             bias=bias,
+            shared=shared,
         )
 
 
@@ -205,14 +223,15 @@ class Decoder:
 
     def feed_forward(self, x: Value, at: str, *, bias: bool = False) -> Value:
         """The gated feed-forward part of the layer called ``at``."""
-        g, width = self._g, self.sizes.width
-        gate = g.linear(x, f"{at}.mlp.gate_proj", width, bias=bias)
-        up = g.linear(x, f"{at}.mlp.up_proj", width, bias=bias)
-        gated = g.add(Glu(gate=gate, up=up, activation=self.sizes.activation, out=g.value(width)))
-        return g.linear(gated, f"{at}.mlp.down_proj", self.sizes.hidden, bias=bias)
+        return self._gated_unit(x, f"{at}.mlp", self.sizes.width, bias=bias)
 
     def experts(self, x: Value, at: str, kind: ExpertKind) -> Value:
         """The mixture of experts of the layer called ``at``: the router ``mlp.gate`` and stacked ``mlp.experts.*``."""
+        if kind.shared:
+            return self.plus(self._chosen_experts(x, at, kind), self._shared_expert(x, at, kind.shared))
+        return self._chosen_experts(x, at, kind)
+
+    def _chosen_experts(self, x: Value, at: str, kind: ExpertKind) -> Value:
         g, hidden, stack = self._g, self.sizes.hidden, f"{at}.mlp.experts"
         scores = g.linear(x, f"{at}.mlp.gate", kind.experts, bias=kind.bias)
         inner, outer = kind.experts * kind.width, kind.experts * hidden
@@ -240,6 +259,19 @@ class Decoder:
                 out=g.value(hidden),
             )
         )
+
+    def _shared_expert(self, x: Value, at: str, width: int) -> Value:
+        spoken = self._gated_unit(x, f"{at}.mlp.shared_expert", width)
+        gate = self._g.linear(x, f"{at}.mlp.shared_expert_gate", 1)
+        return self._g.add(SigmoidGate(x=spoken, gate=gate, out=self._g.value(self.sizes.hidden)))
+
+    def _gated_unit(self, x: Value, name: str, width: int, *, bias: bool = False) -> Value:
+        """The projections ``name.gate_proj``, ``up_proj`` and ``down_proj`` around a gated linear unit."""
+        g = self._g
+        gate = g.linear(x, f"{name}.gate_proj", width, bias=bias)
+        up = g.linear(x, f"{name}.up_proj", width, bias=bias)
+        gated = g.add(Glu(gate=gate, up=up, activation=self.sizes.activation, out=g.value(width)))
+        return g.linear(gated, f"{name}.down_proj", self.sizes.hidden, bias=bias)
 
     def logits(self, x: Value, *, tied: bool) -> Value:
         """Last norm and head, of the rows that are drawn from."""
@@ -309,6 +341,15 @@ def local_layers(fields: Fields, layers: int, otherwise: Callable[[int], bool]) 
     if not isinstance(types, list) or len(types) != layers or not all(str(kind) in known for kind in types):
         raise fields.error("layer_types", f"must name one of {', '.join(known)} for each of {layers} layers")
     return tuple(known[kind] for kind in types)
+
+
+def dense_layers(fields: Fields, layers: int) -> frozenset[int]:
+    """Qwen's layers without experts: those listed, and all but every ``decoder_sparse_step``-th."""
+    step = fields.integer("decoder_sparse_step", 1)
+    listed = fields.values.get("mlp_only_layers") or []
+    if not isinstance(listed, list) or not all(type(layer) is int and 0 <= layer < layers for layer in listed):
+        raise fields.error("mlp_only_layers", f"must be a list of layers below {layers}, not {listed!r}")
+    return frozenset(listed) | {layer for layer in range(layers) if (layer + 1) % step}
 
 
 def upper_window_layers(fields: Fields, layers: int) -> tuple[bool, ...]:

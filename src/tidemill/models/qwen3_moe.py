@@ -6,7 +6,7 @@ Source: transformers' Qwen3MoeForCausalLM, whose configuration fields these are.
 from __future__ import annotations
 
 from tidemill.graph.graph import Graph
-from tidemill.models.decoder import AttentionKind, ExpertKind, Sizes, pre_norm_graph, window_of
+from tidemill.models.decoder import AttentionKind, ExpertKind, Sizes, dense_layers, pre_norm_graph, window_of
 from tidemill.models.fields import Fields
 from tidemill.models.rope import rope_spec
 
@@ -29,16 +29,7 @@ def build(fields: Fields) -> Graph:
         fields,
         width="moe_intermediate_size",
         normalized=fields.flag("norm_topk_prob", False),
-        dense=_dense_layers(fields, sizes.layers),
+        dense=dense_layers(fields, sizes.layers),
     )
     tied = fields.flag("tie_word_embeddings", False)
     return pre_norm_graph(sizes, [kind] * sizes.layers, tied=tied, experts=experts)
-
-
-def _dense_layers(fields: Fields, layers: int) -> frozenset[int]:
-    """Layers without experts: those listed, and all but every ``decoder_sparse_step``-th."""
-    step = fields.integer("decoder_sparse_step", 1)
-    listed = fields.values.get("mlp_only_layers") or []
-    if not isinstance(listed, list) or not all(type(layer) is int and 0 <= layer < layers for layer in listed):
-        raise fields.error("mlp_only_layers", f"must be a list of layers below {layers}, not {listed!r}")
-    return frozenset(listed) | {layer for layer in range(layers) if (layer + 1) % step}

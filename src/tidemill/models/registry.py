@@ -18,6 +18,7 @@ from tidemill.models import (
     olmo2,
     phi3,
     qwen2,
+    qwen2_moe,
     qwen3,
     qwen3_moe,
 )
@@ -58,6 +59,11 @@ ARCHITECTURES = {
         models="Granite 3",
         special="multipliers on embeddings, residuals, attention and logits",
     ),
+    "granitemoe": Architecture(
+        build=granite.build_mixture,
+        models="Granite 3 (1B-A400M, 3B-A800M)",
+        special="Granite's multipliers; mixture of experts",
+    ),
     "llama": Architecture(
         build=llama.build,
         models="Llama 2 and 3, SmolLM2, TinyLlama, and others that share its layout",
@@ -87,6 +93,11 @@ ARCHITECTURES = {
         build=qwen2.build,
         models="Qwen2, Qwen2.5",
         special="biases of queries, keys and values; upper layers may be local",
+    ),
+    "qwen2_moe": Architecture(
+        build=qwen2_moe.build,
+        models="Qwen1.5-MoE, Qwen2 (57B-A14B)",
+        special="mixture of experts and one that all tokens go through; biases of queries, keys and values",
     ),
     "qwen3": Architecture(
         build=qwen3.build,

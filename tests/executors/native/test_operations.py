@@ -14,7 +14,20 @@ from tests.support.tiny import encode
 from tidemill.core.config import ExecutorConfig
 from tidemill.executors.native._native import supported_isas
 from tidemill.graph.formats import WeightFormat, dequantize
-from tidemill.graph.graph import Add, Embed, Glu, Linear, Node, RmsNorm, Rope, RopeSpec, Scale, SoftCap, Value
+from tidemill.graph.graph import (
+    Add,
+    Embed,
+    Glu,
+    Linear,
+    Node,
+    RmsNorm,
+    Rope,
+    RopeSpec,
+    Scale,
+    SigmoidGate,
+    SoftCap,
+    Value,
+)
 
 ISAS = ("avx2", "portable")
 TOKENS = (1, 7, 33)
@@ -154,6 +167,21 @@ def test_add_and_scale(config: ExecutorConfig, width: int) -> None:
     executor = executor_for(small, out, config=config)
     chosen = ids(7, width)
     assert np.array_equal(outputs_of(executor, chosen), (a[chosen] + b[chosen]) * np.float32(0.375))
+    executor.close()
+
+
+@pytest.mark.parametrize("width", [1, 7, 33, 160])
+def test_sigmoid_gate(config: ExecutorConfig, width: int) -> None:
+    """Each row by its own gate; one so low that exp overflows shuts it."""
+    small = SmallGraph()
+    x, gate = table(width, 6), 3 * table(1, 7, rows=width)
+    gate[0] = -200.0
+    left, right = small.embed("x", x), small.embed("gate", gate)
+    out = small.add(width, lambda o: SigmoidGate(x=left, gate=right, out=o))
+    executor = executor_for(small, out, config=config)
+    chosen = [0, width - 1, *ids(33, width)]
+    expected = x[chosen].astype(np.float64) / (1 + np.exp(-gate[chosen].astype(np.float64)))
+    np.testing.assert_allclose(outputs_of(executor, chosen), expected, rtol=1e-6, atol=1e-7)
     executor.close()
 
 

@@ -176,6 +176,29 @@ def test_an_expert_that_is_missing_or_too_many_or_unlike_the_others_is_named(tmp
     assert "experts of a layer have one shape and type" in unlike
 
 
+def test_experts_of_granite_are_cut_out_of_two_tensors(tmp_path: Path) -> None:
+    """Two experts: gate's rows, then up's, of each in turn."""
+    rows = np.arange(2 * 24, dtype="<f4").repeat(8)
+    merged = {
+        f"{LAYER}.block_sparse_moe.input_linear.weight": ("F32", (2, 24, 8), rows.tobytes()),
+        f"{LAYER}.block_sparse_moe.output_linear.weight": filled((2, 8, 12), 5),
+        f"{LAYER}.block_sparse_moe.router.layer.weight": filled((2, 8), 7),
+    }
+    dense = {name: zeros(shape) for name, shape in SHAPES.items() if ".mlp." not in name}
+    write_folder(tmp_path, config={"model_type": "granitemoe", "num_local_experts": 2, "num_experts_per_tok": 1})
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(dense | merged))
+    weights = load(tmp_path).weights
+    gate, up = (dequantize(weights[f"{LAYER}.mlp.experts.{name}_proj.weight"])[:, 0] for name in ("gate", "up"))
+    assert gate.tolist() == [*range(12), *range(24, 36)]
+    assert up.tolist() == [*range(12, 24), *range(36, 48)]
+    assert weights[f"{LAYER}.mlp.experts.down_proj.weight"].shape == (16, 12)
+    merged[f"{LAYER}.block_sparse_moe.input_linear.weight"] = filled((2, 23, 8), 1)
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(dense | merged))
+    assert "input_linear.weight [2, 23, 8] F32 has the wrong shape; expected [experts, rows, columns]" in refusal(
+        tmp_path
+    )
+
+
 # --- damaged files ------------------------------------------------------------------------------------------------
 
 

@@ -107,6 +107,24 @@ def test_gpt_oss_says_which_layers_are_local_and_has_yarn_without_rounding(tmp_p
         assert f"gpt-oss.{missing.replace('__', '.')} is missing" in refusal(tmp_path, "gpt-oss", **others)
 
 
+def test_the_weights_of_qwen2moe_sum_to_one_in_no_file_and_widths_have_defaults(tmp_path: Path) -> None:
+    keys = {"expert_count": 8, "expert_used_count": 2}
+    named = read(tmp_path, "qwen2moe", **keys, expert_feed_forward_length=4, expert_shared_feed_forward_length=5)
+    assert not named.flag("norm_topk_prob", True)
+    names = ("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size")
+    assert [named.integer(name) for name in names] == [8, 4, 5]
+    assert [read(tmp_path, "qwen2moe", **keys).integer(name) for name in names] == [8, 6, 12]
+
+
+def test_granitemoe_has_granites_multipliers_and_no_shared_expert(tmp_path: Path) -> None:
+    keys = {key.replace(".", "__"): value for key, value in GRANITE.items()}
+    keys |= {"expert_count": 8, "expert_used_count": 2}
+    fields = read(tmp_path, "granitemoe", **keys)
+    assert (fields.integer("num_local_experts"), fields.number("residual_multiplier")) == (8, 0.25)
+    shared = refusal(tmp_path, "granitemoe", **keys, expert_shared_feed_forward_length=4)
+    assert "granitemoe.expert_shared_feed_forward_length is 4: this build does not know this key" in shared
+
+
 def test_a_cap_of_zero_is_none(tmp_path: Path) -> None:
     fields = read(tmp_path, "gemma3", final_logit_softcapping=0.0, rope__freq_base_swa=500.0)
     assert fields.optional_number("final_logit_softcapping", 30.0) is None

@@ -38,6 +38,7 @@ from tidemill.graph.graph import (
     Rows,
     Scale,
     SelectRows,
+    SigmoidGate,
     SoftCap,
     Value,
     ValueId,
@@ -164,6 +165,8 @@ class _Walk:
                 step = self._add(node)
             case Scale():
                 step = self._scale(node)
+            case SigmoidGate():
+                step = self._sigmoid_gate(node)
             case SoftCap():
                 step = self._soft_cap(node)
             case SelectRows():
@@ -371,6 +374,16 @@ class _Walk:
             writes=(out,),
             emit=lambda machine, slot: machine.scale(
                 slot(x), node.factor, _outputs(node.out), node.out.width, slot(out)
+            ),
+        )
+
+    def _sigmoid_gate(self, node: SigmoidGate) -> _Step:
+        x, gate, out = Buffer(value=node.x), Buffer(value=node.gate), Buffer(value=node.out)
+        return _Step(
+            reads=(x, gate),
+            writes=(out,),
+            emit=lambda machine, slot: machine.sigmoid_gate(
+                slot(x), slot(gate), _outputs(node.out), node.out.width, slot(out)
             ),
         )
 

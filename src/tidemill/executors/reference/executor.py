@@ -20,7 +20,7 @@ from tidemill.executors.reference.batch import Batch, checked
 from tidemill.executors.reference.experts import Experts
 from tidemill.executors.reference.kv import KvPool
 from tidemill.executors.reference.linear import Floats, Matrix
-from tidemill.executors.reference.operations import ACTIVATIONS, layer_norm, rms_norm, rope, soft_cap
+from tidemill.executors.reference.operations import ACTIVATIONS, layer_norm, rms_norm, rope, sigmoid_gate, soft_cap
 from tidemill.executors.reference.sampler import draw, log_probabilities
 from tidemill.graph.formats import WeightTensor, dequantize
 from tidemill.graph.graph import (
@@ -39,6 +39,7 @@ from tidemill.graph.graph import (
     Rope,
     Scale,
     SelectRows,
+    SigmoidGate,
     SoftCap,
     TensorSpec,
     Value,
@@ -177,6 +178,8 @@ class ReferenceExecutor:
                 return values[node.a.id] + values[node.b.id]
             case Scale():
                 return values[node.x.id] * node.factor
+            case SigmoidGate():
+                return sigmoid_gate(values[node.x.id], values[node.gate.id])
             case SoftCap():
                 return soft_cap(values[node.x.id], node.cap)
             case SelectRows():

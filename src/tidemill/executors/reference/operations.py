@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tidemill.executors.reference.linear import Floats
 from tidemill.graph.graph import ClampedGlu, RopeSpec
 
-__all__ = ["ACTIVATIONS", "clamped_glu", "layer_norm", "rms_norm", "rope", "soft_cap"]
+__all__ = ["ACTIVATIONS", "clamped_glu", "layer_norm", "rms_norm", "rope", "sigmoid_gate", "soft_cap"]
 
 
 def rms_norm(x: Floats, weight: Floats, eps: float, heads: int = 1) -> Floats:
@@ -31,6 +31,13 @@ def layer_norm(x: Floats, weight: Floats, bias: Floats, eps: float) -> Floats:
 def soft_cap(x: Floats, cap: float) -> Floats:
     """cap * tanh(x / cap)"""
     result: Floats = cap * np.tanh(x / cap)
+    return result
+
+
+def sigmoid_gate(x: Floats, gate: Floats) -> Floats:
+    """x / (1 + exp(-gate)). x [T, width], gate [T, 1]"""
+    with np.errstate(over="ignore"):
+        result: Floats = x / (1.0 + np.exp(-gate))
     return result
 
 

@@ -64,6 +64,10 @@ _COMMON_MODULES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
     "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
 # Three dimensions in the file: experts, rows, columns. The graph has the rows of all experts one after another.
 _STACKED_MODULES = {
@@ -71,6 +75,8 @@ _STACKED_MODULES = {
     "ffn_up_exps": "mlp.experts.up_proj",
     "ffn_down_exps": "mlp.experts.down_proj",
 }
+# One expert in each tensor, in the first files of Mixtral: blk.3.ffn_up.7.weight.
+_SINGLE_EXPERT = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)\.(\d+)\.weight")
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -143,13 +149,18 @@ def tensors(file: GgufFile, fields: Fields, dialect: Dialect) -> dict[str, Store
         if name in _ROPE_TENSORS:
             continue
         match = _LAYER.fullmatch(name)
-        if match is None or match[2] not in modules:
+        if single := _SINGLE_EXPERT.fullmatch(name):
+            expert = f"{int(single[3])}.{single[2]}_proj.weight"
+            named[f"model.layers.{int(single[1])}.mlp.experts.{expert}"] = tensor
+        elif match is None or match[2] not in modules:
             named[_TOP.get(name, name)] = tensor
         else:
             canonical = f"model.layers.{int(match[1])}.{modules[match[2]]}.{match[3]}"
             shape = tensor.shape
             if match[2] in _STACKED_MODULES and len(shape) == (3 if match[3] == "weight" else 2):
                 shape = (shape[0] * shape[1], *shape[2:])
+            elif match[2] == "ffn_gate_inp_shexp" and len(shape) == 1:
+                shape = (1, *shape)
             named[canonical] = replace(tensor, shape=shape, heads=heads.get(match[2], 0))
     return named
 

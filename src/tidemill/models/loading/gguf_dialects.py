@@ -24,6 +24,12 @@ _CAPS = {
     "final_logit_softcapping": "final_logit_softcapping",
 }
 _WINDOW = {"attention.sliding_window": "sliding_window"}
+_MULTIPLIERS = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "logit_scale": "logits_scaling",
+    "residual_scale": "residual_multiplier",
+}
 _PATTERN = "attention.sliding_window_pattern"
 _EXPERTS_USED = {"expert_used_count": "num_experts_per_tok"}
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
@@ -83,6 +89,17 @@ def _llama(_keys: Fields, values: Values) -> Values:
     return {"model_type": "mixtral", "rope_theta": values.get("rope_theta", DEFAULT_THETA)}
 
 
+def _qwen2moe(_keys: Fields, values: Values) -> Values:
+    """llama.cpp makes the weights sum to 1 in no file, and takes widths that are missing from feed_forward_length."""
+    width = values.get("intermediate_size")
+    derived: Values = {"norm_topk_prob": False, "qkv_bias": values["attention_bias"]}
+    if values.get("moe_intermediate_size") is None and isinstance(width, int):
+        derived["moe_intermediate_size"] = width // max(values.get("num_experts_per_tok") or 1, 1)
+    if values.get("shared_expert_intermediate_size") is None:
+        derived["shared_expert_intermediate_size"] = width
+    return derived
+
+
 def _qwen3moe(_keys: Fields, _values: Values) -> Values:
     """llama.cpp makes the weights of a token's experts sum to 1 in every file, and has no dense layers among them."""
     return {"norm_topk_prob": True}
@@ -110,15 +127,13 @@ DIALECTS = {
         derived=_gpt_oss,
     ),
     "granite": Dialect(
-        model_type="granite",
+        model_type="granite", paired=True, keys=_MULTIPLIERS, required=frozenset(_MULTIPLIERS), derived=_granite
+    ),
+    "granitemoe": Dialect(
+        model_type="granitemoe",
         paired=True,
-        keys={
-            "attention.scale": "attention_multiplier",
-            "embedding_scale": "embedding_multiplier",
-            "logit_scale": "logits_scaling",
-            "residual_scale": "residual_multiplier",
-        },
-        required=frozenset({"attention.scale", "embedding_scale", "logit_scale", "residual_scale"}),
+        keys=_MULTIPLIERS | {"expert_count": "num_local_experts"} | _EXPERTS_USED,
+        required=frozenset({*_MULTIPLIERS, "expert_count", "expert_used_count"}),
         derived=_granite,
     ),
     "llama": Dialect(
@@ -137,6 +152,17 @@ DIALECTS = {
         modules={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     ),
     "qwen2": Dialect(model_type="qwen2"),
+    "qwen2moe": Dialect(
+        model_type="qwen2_moe",
+        keys={
+            "expert_count": "num_experts",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        }
+        | _EXPERTS_USED,
+        required=frozenset({"expert_count", "expert_used_count"}),
+        derived=_qwen2moe,
+    ),
     "qwen3": Dialect(model_type="qwen3"),
     "qwen3moe": Dialect(
         model_type="qwen3_moe",

@@ -20,7 +20,7 @@ from tidemill.models.loading.gguf_text import gguf_text_source
 from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.packed_experts import in_four_bits, unpack_experts
 from tidemill.models.loading.quantization import unpacked
-from tidemill.models.loading.rearrange import split_merged, stack_experts, with_norm_offset
+from tidemill.models.loading.rearrange import cut_experts, split_merged, stack_experts, with_norm_offset
 from tidemill.models.loading.resolve import ModelFiles, resolve
 from tidemill.models.loading.safetensors import read_checkpoint
 from tidemill.models.loading.split import read_gguf
@@ -81,7 +81,7 @@ def _gguf_parts(file: GgufFile) -> tuple[Fields, Mapping[str, StoredTensor]]:
         raise metadata.error("general.architecture", f"is {architecture!r}; this build knows {known}")
     dialect = DIALECTS[architecture]
     fields = gguf_config.config(file, architecture, dialect)
-    return fields, gguf_config.tensors(file, fields, dialect)
+    return fields, stack_experts(fields, gguf_config.tensors(file, fields, dialect))
 
 
 def _folder_parts(folder: Path) -> tuple[Fields, Mapping[str, StoredTensor]]:
@@ -100,7 +100,7 @@ def _folder_parts(folder: Path) -> tuple[Fields, Mapping[str, StoredTensor]]:
     fields = Fields(values, str(path))
     if fields.text("model_type") == "gpt_oss":
         return fields, unpack_experts(stored)
-    return fields, stack_experts(fields, with_norm_offset(fields, stored))
+    return fields, stack_experts(fields, cut_experts(fields, with_norm_offset(fields, stored)))
 
 
 def _same(one: StoredTensor, other: StoredTensor | None) -> bool:

@@ -11,13 +11,18 @@ from tidemill.models.decoder import Sizes, expert_count
 from tidemill.models.fields import Fields
 from tidemill.models.loading.stored import StoredTensor
 
-__all__ = ["split_merged", "stack_experts", "with_norm_offset"]
+__all__ = ["cut_experts", "split_merged", "stack_experts", "with_norm_offset"]
 
 _GEMMAS = {"gemma2", "gemma3_text"}
 _NORM = re.compile(r"(.*norm)\.weight")
-_MIXTURES = {"mixtral", "qwen3_moe"}
+_MIXTURES = {"mixtral", "qwen2_moe", "qwen3_moe"}
 _EXPERT = re.compile(r"(model\.layers\.\d+)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.weight")
 _PROJECTIONS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+_GRANITES: dict[str, tuple[str, ...]] = {
+    "router.layer.weight": (),
+    "input_linear.weight": ("gate_proj", "up_proj"),
+    "output_linear.weight": ("down_proj",),
+}
 _MERGED = re.compile(r"(model\.layers\.\d+)\.(self_attn\.qkv_proj|mlp\.gate_up_proj)\.weight")
 
 
@@ -52,6 +57,31 @@ def split_merged(fields: Fields, stored: Mapping[str, StoredTensor]) -> dict[str
         pieces = tensor.split_rows(tuple(parts[match[2]].values()))
         split |= {f"{at}.{part}.weight": piece for part, piece in zip(parts[match[2]], pieces, strict=True)}
     return split
+
+
+def cut_experts(fields: Fields, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Granite's mixtures hold the experts of a layer in two tensors: input_linear [experts, gate and then up, hidden],
+    output_linear [experts, hidden, width]. Raises ModelLoadError for one of another shape."""
+    if fields.text("model_type") != "granitemoe":
+        return dict(stored)
+    named = {}
+    for name, tensor in stored.items():
+        at, found, part = name.partition(".block_sparse_moe.")
+        if not found or part not in _GRANITES:
+            named[name] = tensor
+        elif part == "router.layer.weight":
+            named[f"{at}.mlp.gate.weight"] = tensor
+        else:
+            parts = _GRANITES[part]
+            if len(tensor.shape) != 3 or tensor.shape[1] % len(parts):
+                raise ModelLoadError(f"{tensor} has the wrong shape; expected [experts, rows, columns]")
+            experts, rows, columns = tensor.shape
+            each = rows // len(parts)
+            data = tensor.data.reshape(experts, len(parts), each, tensor.readable_format().row_bytes(columns))
+            for i, projection in enumerate(parts):
+                piece = replace(tensor, data=data[:, i], shape=(experts * each, columns))
+                named[f"{at}.mlp.experts.{projection}.weight"] = piece
+    return named
 
 
 def stack_experts(fields: Fields, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
