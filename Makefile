@@ -14,10 +14,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
 
-.PHONY: help setup serve test test-fast check check-python check-native bench golden golden-write soak wheel wheel-check docs clean
+.PHONY: help setup serve test test-fast check check-python check-native check-aarch64 bench golden golden-write soak wheel wheel-check docs clean
 
 help: ## List the commands
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # --- set-up: each step leaves a stamp, so that a second call does nothing ---------------------------------------
 
@@ -70,6 +70,22 @@ check-native: $(VENV)/.installed
 		$(BIN)/cmake --build $$folder --parallel $(CPUS) >>$$folder.log 2>&1 || { cat $$folder.log; exit 1; }; \
 		echo "native tests under $$sanitizer"; \
 		$(BIN)/ctest --test-dir $$folder --output-on-failure --no-tests=error; \
+	done
+
+# Emulated processors, each with the instruction sets that must be found on it: with every extension, and ARMv8.0.
+AARCH64_CPUS := max=neon-dot,neon,portable cortex-a57=neon,portable
+
+check-aarch64: $(VENV)/.installed ## Native tests for 64-bit ARM: cross-compiled, run by qemu-user on two processors
+	@for tool in aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool >/dev/null || { \
+		echo "$$tool is missing (Debian, Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user)" >&2; exit 1; }; done
+	@folder=build/aarch64; mkdir -p build; \
+	$(BIN)/cmake -S . -B $$folder -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake -DTIDEMILL_PYTHON=OFF \
+		-DTIDEMILL_TESTS=ON >$$folder.log 2>&1 || { cat $$folder.log; exit 1; }; \
+	$(BIN)/cmake --build $$folder --parallel $(CPUS) >>$$folder.log 2>&1 || { cat $$folder.log; exit 1; }; \
+	for cpu in $(AARCH64_CPUS); do \
+		isas=$${cpu#*=}; export QEMU_CPU=$${cpu%=*} TIDEMILL_EXPECTED_ISAS="$${isas//,/ }"; \
+		echo "native tests on $$QEMU_CPU: $$TIDEMILL_EXPECTED_ISAS"; \
+		$(BIN)/ctest --test-dir $$folder --parallel $(CPUS) --output-on-failure --no-tests=error; \
 	done
 
 soak: setup ## Minutes under load, with disconnects and a killed engine (SOAK_SECONDS=)

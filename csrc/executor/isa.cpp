@@ -3,7 +3,26 @@
 #include <algorithm>
 #include <stdexcept>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 namespace tidemill {
+
+#if defined(__aarch64__)
+namespace {
+
+bool has_dot_product() {
+#if defined(__linux__)
+  constexpr unsigned long kAsimdDotProduct = 1ul << 20;  // HWCAP_ASIMDDP of Linux's asm/hwcap.h
+  return (getauxval(AT_HWCAP) & kAsimdDotProduct) != 0;
+#else
+  return false;  // no portable way to ask
+#endif
+}
+
+}  // namespace
+#endif
 
 std::vector<std::string> supported_isas() {
   std::vector<std::string> names;
@@ -12,6 +31,9 @@ std::vector<std::string> supported_isas() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
     names.emplace_back("avx2");
   }
+#elif defined(__aarch64__)
+  if (has_dot_product()) names.emplace_back("neon-dot");
+  names.emplace_back("neon");
 #endif
   names.emplace_back("portable");
   return names;
@@ -28,6 +50,9 @@ Kernels select_kernels(std::string_view isa) {
   }
 #if defined(__x86_64__)
   if (isa == "avx2") return {&linear_kernels_avx2(), &vector_kernels_avx2()};
+#elif defined(__aarch64__)
+  if (isa == "neon-dot") return {&linear_kernels_neon_dot(), &vector_kernels_neon()};
+  if (isa == "neon") return {&linear_kernels_neon(), &vector_kernels_neon()};
 #endif
   return {&linear_kernels_portable(), &vector_kernels_portable()};
 }

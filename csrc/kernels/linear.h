@@ -152,6 +152,9 @@ struct LinearKernels {
 const LinearKernels& linear_kernels_portable();
 #if defined(__x86_64__)
 const LinearKernels& linear_kernels_avx2();
+#elif defined(__aarch64__)
+const LinearKernels& linear_kernels_neon();
+const LinearKernels& linear_kernels_neon_dot();
 #endif
 
 }  // namespace tidemill

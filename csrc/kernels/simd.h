@@ -1,8 +1,8 @@
-// Eight float lanes in two spellings with one interface: Portable (two 16-byte compiler vectors) and Avx2.
+// Eight float lanes in several spellings with one interface: Portable (two 16-byte compiler vectors), Avx2 and Neon.
 //
-// Kernels are templates over one of them, instantiated in vector_portable.cpp and vector_avx2.cpp. Everything here is a
+// Kernels are templates over one of them, instantiated in vector_<isa>.cpp. Everything here is a
 // static member that is always inlined, so that no code compiled for AVX2 can be linked into the portable build.
-// Avx2::fma rounds once, Portable::fma twice: bits are equal within an instruction set, not between them.
+// Avx2::fma and Neon::fma round once, Portable::fma twice: bits are promised within an instruction set, not between them.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -12,6 +12,9 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#endif
+#if defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace tidemill::simd {
@@ -192,6 +195,86 @@ struct Avx2 {
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
   }
   static TIDEMILL_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+};
+#endif
+
+#if defined(__aarch64__)
+struct Neon {
+  static constexpr const char* kName = "neon";
+  static constexpr int kLanes = 8;
+  struct V {
+    float32x4_t lo, hi;
+  };
+  struct Mask {
+    uint32x4_t lo, hi;
+  };
+
+  static TIDEMILL_INLINE V set(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
+  static TIDEMILL_INLINE V zero() { return set(0.0f); }
+  static TIDEMILL_INLINE V load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+  static TIDEMILL_INLINE void store(float* p, V v) {
+    vst1q_f32(p, v.lo);
+    vst1q_f32(p + 4, v.hi);
+  }
+  static TIDEMILL_INLINE V load_first(const float* p, int n) {  // NEON has no masked load
+    float lanes[kLanes] = {};
+    std::memcpy(lanes, p, sizeof(float) * static_cast<unsigned>(n));
+    return load(lanes);
+  }
+  static TIDEMILL_INLINE void store_first(float* p, V v, int n) {
+    float lanes[kLanes];
+    store(lanes, v);
+    std::memcpy(p, lanes, sizeof(float) * static_cast<unsigned>(n));
+  }
+  static TIDEMILL_INLINE V load_half(const std::uint16_t* p) {
+    const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(p));
+    return {vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)};
+  }
+  static TIDEMILL_INLINE void store_half(std::uint16_t* p, V v) {
+    vst1q_u16(p, vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(v.lo), v.hi)));
+  }
+  static TIDEMILL_INLINE V add(V a, V b) { return {vaddq_f32(a.lo, b.lo), vaddq_f32(a.hi, b.hi)}; }
+  static TIDEMILL_INLINE V sub(V a, V b) { return {vsubq_f32(a.lo, b.lo), vsubq_f32(a.hi, b.hi)}; }
+  static TIDEMILL_INLINE V mul(V a, V b) { return {vmulq_f32(a.lo, b.lo), vmulq_f32(a.hi, b.hi)}; }
+  static TIDEMILL_INLINE V div(V a, V b) { return {vdivq_f32(a.lo, b.lo), vdivq_f32(a.hi, b.hi)}; }
+  static TIDEMILL_INLINE V fma(V a, V b, V c) { return {vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)}; }
+  static TIDEMILL_INLINE V fnma(V a, V b, V c) { return {vfmsq_f32(c.lo, a.lo, b.lo), vfmsq_f32(c.hi, a.hi, b.hi)}; }
+  static TIDEMILL_INLINE Mask greater(V a, V b) { return {vcgtq_f32(a.lo, b.lo), vcgtq_f32(a.hi, b.hi)}; }
+  static TIDEMILL_INLINE Mask not_less(V a, V b) {
+    return {vmvnq_u32(vcltq_f32(a.lo, b.lo)), vmvnq_u32(vcltq_f32(a.hi, b.hi))};
+  }
+  static TIDEMILL_INLINE V select(Mask m, V yes, V no) {
+    return {vbslq_f32(m.lo, yes.lo, no.lo), vbslq_f32(m.hi, yes.hi, no.hi)};
+  }
+  static TIDEMILL_INLINE V zero_unless(Mask m, V v) { return select(m, v, zero()); }
+  static TIDEMILL_INLINE unsigned bits(Mask m) {
+    const uint32x4_t lo = {1, 2, 4, 8};
+    return vaddvq_u32(vorrq_u32(vandq_u32(m.lo, lo), vandq_u32(m.hi, vshlq_n_u32(lo, 4))));
+  }
+  static TIDEMILL_INLINE V max(V a, V b) { return select(greater(a, b), a, b); }  // vmaxq gives NaN for either
+  static TIDEMILL_INLINE V min(V a, V b) { return select(greater(b, a), a, b); }
+  static TIDEMILL_INLINE V round(V x) { return {vrndnq_f32(x.lo), vrndnq_f32(x.hi)}; }
+  static TIDEMILL_INLINE float32x4_t power_of_two(float32x4_t n) {
+    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));
+  }
+  static TIDEMILL_INLINE V power_of_two(V n) { return {power_of_two(n.lo), power_of_two(n.hi)}; }
+  static TIDEMILL_INLINE float32x4_t exponent_of(float32x4_t x) {
+    const uint32x4_t biased = vshrq_n_u32(vreinterpretq_u32_f32(x), 23);
+    return vcvtq_f32_s32(vsubq_s32(vreinterpretq_s32_u32(biased), vdupq_n_s32(126)));
+  }
+  static TIDEMILL_INLINE float32x4_t mantissa_of(float32x4_t x) {
+    return vbslq_f32(vdupq_n_u32(0x007fffff), x, vdupq_n_f32(0.5f));
+  }
+  static TIDEMILL_INLINE V split(V x, V& exponent) {
+    exponent = {exponent_of(x.lo), exponent_of(x.hi)};
+    return {mantissa_of(x.lo), mantissa_of(x.hi)};
+  }
+  static TIDEMILL_INLINE float sum(V v) {
+    const float32x4_t s = vaddq_f32(v.lo, v.hi);
+    return vpadds_f32(vadd_f32(vget_low_f32(s), vget_high_f32(s)));
+  }
+  static TIDEMILL_INLINE float max_lane(V v) { return vmaxnmvq_f32(vmaxnmq_f32(v.lo, v.hi)); }
+  static TIDEMILL_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 };
 #endif
 

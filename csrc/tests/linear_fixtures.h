@@ -7,8 +7,10 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <string>
 #include <vector>
 
+#include "executor/isa.h"
 #include "kernels/linear.h"
 
 namespace tidemill::test {
@@ -357,13 +359,8 @@ inline double double_output(const FileWeight& w, const float* x, int output) {
 }
 
 inline std::vector<const LinearKernels*> available_kernels() {
-  std::vector<const LinearKernels*> kernels = {&linear_kernels_portable()};
-#if defined(__x86_64__)
-  // Every processor with AVX2 has F16C; not every compiler can be asked.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    kernels.push_back(&linear_kernels_avx2());
-  }
-#endif
+  std::vector<const LinearKernels*> kernels;
+  for (const std::string& isa : supported_isas()) kernels.push_back(select_kernels(isa).linear);
   return kernels;
 }
 

@@ -33,10 +33,10 @@ const std::uint8_t* bytes(const std::vector<float>& values) {
 // embed -> norm -> linear q|k|v -> attention with rope -> select -> linear to logits, all in float32.
 class SmallMachine {
  public:
-  explicit SmallMachine(int threads, AttentionForm form = AttentionForm::kTiled)
+  explicit SmallMachine(int threads, AttentionForm form = AttentionForm::kTiled, const std::string& isa = "auto")
       : table_(random_floats(kVocab * kWidth, 1)), qkv_(random_floats(kMerged * kWidth, 2)),
         head_(random_floats(kVocab * kWidth, 3)) {
-    machine_ = std::make_unique<Machine>(MachineSettings{"auto", threads, {form, 0}});
+    machine_ = std::make_unique<Machine>(MachineSettings{isa, threads, {form, 0}});
     Machine& m = *machine_;
     const std::vector<float> ones(kWidth, 1.0f);
     const std::int32_t norm = m.weights().add_vector(ones.data(), ones.size());
@@ -105,14 +105,14 @@ bool same(const Result& a, const Result& b) {
          std::memcmp(a.logits.data(), b.logits.data(), sizeof(float) * a.logits.size()) == 0;
 }
 
-void threads_change_nothing(AttentionForm form) {
-  SmallMachine one(1, form);
+void threads_change_nothing(AttentionForm form, const std::string& isa) {
+  SmallMachine one(1, form, isa);
   const Result expected = run(one.machine());
   CHECK(expected.tokens.size() == 8 && expected.logits.size() == 8 * kVocab);
   for (const int threads : {2, 3}) {
-    SmallMachine many(threads, form);
+    SmallMachine many(threads, form, isa);
     for (int repeat = 0; repeat < 5; ++repeat) {
-      CHECK_CASE(same(expected, run(many.machine())), "%d threads, step %d", threads, repeat);
+      CHECK_CASE(same(expected, run(many.machine())), "%s, %d threads, step %d", isa.c_str(), threads, repeat);
     }
   }
 }
@@ -129,8 +129,10 @@ void closing_in_flight_waits() {
 }  // namespace
 
 int main() {
-  threads_change_nothing(AttentionForm::kTiled);
-  threads_change_nothing(AttentionForm::kMaterialized);
+  for (const std::string& isa : supported_isas()) {
+    threads_change_nothing(AttentionForm::kTiled, isa);
+    threads_change_nothing(AttentionForm::kMaterialized, isa);
+  }
   closing_in_flight_waits();
   return tidemill::test::finish("machine");
 }

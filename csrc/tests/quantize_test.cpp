@@ -107,9 +107,12 @@ void panels_can_be_done_apart(const LinearKernels& kernels) {
 
 void instruction_sets_agree() {
   const std::vector<float> x = random_floats(67 * 576, 8);
-  const Quantized first = quantize(*available_kernels().front(), x, 67, 576);
-  const Quantized last = quantize(*available_kernels().back(), x, 67, 576);
-  CHECK(first.values == last.values && same_bits(first.scales.data(), last.scales.data(), first.scales.size()));
+  const Quantized portable = quantize(linear_kernels_portable(), x, 67, 576);
+  for (const LinearKernels* kernels : available_kernels()) {
+    const Quantized q = quantize(*kernels, x, 67, 576);
+    CHECK_CASE(q.values == portable.values && same_bits(q.scales.data(), portable.scales.data(), q.scales.size()), "%s",
+               kernels->isa);
+  }
 }
 
 }  // namespace

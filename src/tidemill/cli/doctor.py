@@ -77,7 +77,7 @@ def suggestions(found: dict[str, Any]) -> list[str]:
     elif found["isa"] != found["isas"][0]:
         lines.append(f"TIDEMILL_ISA holds the kernels back to {found['isa']}; unset it for {found['isas'][0]}")
     elif found["isa"] == "portable":
-        lines.append("only the portable kernels run here: they are several times slower than those for AVX2")
+        lines.append("only the portable kernels run here: they are several times slower than those for AVX2 or NEON")
     if found["processors_by_quota"] is not None and found["processors_by_quota"] < found["processors_by_affinity"]:
         lines.append(
             f"the control group's quota allows {found['processors_by_quota']:g} of {found['processors_by_affinity']} "
