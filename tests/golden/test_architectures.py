@@ -37,6 +37,7 @@ from tidemill.graph.graph import Attention, ClampedGlu, Glu, Moe, RmsNorm, Rope,
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.fields import Fields
 from tidemill.models.loading import load_model
+from tidemill.models.loading.float4_rows import Float4Rows
 from tidemill.models.loading.gguf import GgufFile
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.model import Model
@@ -262,10 +263,11 @@ def gate_and_up_not_in_turn(model: Model) -> Model:
 def halves_of_bytes_exchanged(model: Model) -> Model:
     """The second of a byte's two values taken as the first."""
     assert isinstance(model.weights, StoredWeights)
-    stored = {
-        name: tensor if tensor.scales is None else replace(tensor, data=tensor.data >> 4 | tensor.data << 4)
-        for name, tensor in model.weights.stored.items()
-    }
+    stored = dict(model.weights.stored)
+    for name, tensor in stored.items():
+        if isinstance(tensor.rows, Float4Rows):
+            codes = tensor.rows.codes
+            stored[name] = replace(tensor, rows=replace(tensor.rows, codes=codes >> 4 | codes << 4))
     return replace(model, weights=StoredWeights(stored))
 
 

@@ -144,7 +144,7 @@ def test_everything_but_a_tensors_names_is_in_its_origin() -> None:
     others = {
         "name": "k", "where": "g", "type_name": "f16", "format": WeightFormat.F16, "shape": (8, 4), "heads": 2,
         "offset": 1.0, "data": np.ones(128, np.uint8), "more": (tensor,),
-        "scales": np.zeros(3, np.uint8), "rows": RowPart(whole=Rows(), first=1, count=4, of=5),
+        "rows": RowPart(whole=Rows(), first=1, count=4, of=5),
         "sources": (np.zeros(3, np.uint8),),
     }  # fmt: skip
     assert {item.name for item in fields(tensor)} <= others.keys(), "a new field: does it belong to the origin?"

@@ -19,10 +19,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tidemill.core.errors import ModelLoadError
-from tidemill.graph.formats import WeightFormat
+from tidemill.models.loading.float4_rows import Float4Rows
 from tidemill.models.loading.stored import StoredTensor
 
 __all__ = ["in_four_bits", "unpack_experts"]
@@ -31,7 +30,6 @@ _EXPERTS = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(gate_up_proj|down_p
 _RENAMED = ((".mlp.router.", ".mlp.gate."), (".self_attn.sinks", ".self_attn.sinks.weight"))
 _HALF_BLOCK = 16
 """Bytes of the 32 values that share an exponent."""
-_Bytes = npt.NDArray[np.uint8]
 
 
 def in_four_bits(values: Mapping[str, Any]) -> bool:
@@ -63,49 +61,57 @@ def _renamed(name: str) -> str:
 
 def _parts(match: re.Match[str], tensor: StoredTensor, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     at, projection, kind = match.groups()
-    whole = _with_scales(tensor, stored.get(f"{at}.{projection}_scales")) if kind == "_blocks" else tensor
-    rows = _rows(whole, kind)
+    parts = ("gate_proj", "up_proj") if projection == "gate_up_proj" else ("down_proj",)
     suffix = "bias" if kind == "_bias" else "weight"
-    if projection == "down_proj":
-        return {f"{at}.down_proj.{suffix}": _part(whole, rows, 0, 1)}
-    return {f"{at}.{part}.{suffix}": _part(whole, rows, turn, 2) for turn, part in enumerate(("gate_proj", "up_proj"))}
+    if kind == "_blocks":
+        pieces = _packed(tensor, stored.get(f"{at}.{projection}_scales"), len(parts))
+    else:
+        pieces = _plain(tensor, len(parts), bias=kind == "_bias")
+    return {f"{at}.{part}.{suffix}": piece for part, piece in zip(parts, pieces, strict=True)}
 
 
-def _with_scales(blocks: StoredTensor, scales: StoredTensor | None) -> StoredTensor:
+def _packed(blocks: StoredTensor, scales: StoredTensor | None, turns: int) -> list[StoredTensor]:
+    """Each ``turns``-th row of every expert, from the first on, from the second on, ..."""
     if scales is None:
         raise ModelLoadError(f"{blocks} has no scales beside it")
     if not _are_bytes(blocks) or len(blocks.shape) != 4 or blocks.shape[3] != _HALF_BLOCK:
         raise ModelLoadError(f"{blocks} is not of bytes [experts, rows, groups, {_HALF_BLOCK}]")
     if not _are_bytes(scales) or scales.shape != blocks.shape[:3]:
         raise ModelLoadError(f"{scales} is not of bytes {list(blocks.shape[:3])}, the groups of {blocks.name}")
-    return replace(blocks, format=WeightFormat.MXFP4, type_name="mxfp4", scales=scales.data.reshape(scales.shape))
+    each = _rows_each(blocks, blocks.shape[1], turns)
+    codes, exponents = blocks.data.reshape(blocks.shape), scales.data.reshape(scales.shape)
+    pieces = [Float4Rows(codes=codes[:, turn::turns], exponents=exponents[:, turn::turns]) for turn in range(turns)]
+    return [
+        replace(
+            blocks,
+            type_name="mxfp4",
+            format=rows.format,
+            shape=(blocks.shape[0] * each, 2 * _HALF_BLOCK * blocks.shape[2]),
+            data=np.empty(0, np.uint8),
+            rows=rows,
+            sources=(rows.codes, rows.exponents),
+        )
+        for rows in pieces
+    ]
+
+
+def _plain(tensor: StoredTensor, turns: int, *, bias: bool) -> list[StoredTensor]:
+    """The same of rows of numbers, which lie one beside the other."""
+    wanted = 2 if bias else 3
+    if len(tensor.shape) != wanted:
+        raise ModelLoadError(f"{tensor} has the wrong shape; expected {wanted} dimensions")
+    values = tensor.data.reshape(*tensor.shape, tensor.readable_format().block_bytes)
+    rows = values if bias else values.swapaxes(1, 2)
+    each = _rows_each(tensor, rows.shape[1], turns)
+    shape = (rows.shape[0] * each, *rows.shape[2:-1])
+    return [replace(tensor, data=rows[:, turn::turns], shape=shape) for turn in range(turns)]
+
+
+def _rows_each(tensor: StoredTensor, rows: int, turns: int) -> int:
+    if rows % turns:
+        raise ModelLoadError(f"{tensor} has an odd number of rows, so they are not gate and up in turn")
+    return rows // turns
 
 
 def _are_bytes(tensor: StoredTensor) -> bool:
     return tensor.type_name == "U8" and tensor.data.size == math.prod(tensor.shape)
-
-
-def _rows(tensor: StoredTensor, kind: str) -> _Bytes:
-    """The bytes as [experts, rows, ...], what belongs to a row last."""
-    if kind == "_blocks":
-        return tensor.data.reshape(tensor.shape)
-    wanted = 2 if kind == "_bias" else 3
-    if len(tensor.shape) != wanted:
-        raise ModelLoadError(f"{tensor} has the wrong shape; expected {wanted} dimensions")
-    values = tensor.data.reshape(*tensor.shape, tensor.readable_format().block_bytes)
-    return values if kind == "_bias" else values.swapaxes(1, 2)
-
-
-def _part(tensor: StoredTensor, rows: _Bytes, turn: int, turns: int) -> StoredTensor:
-    """Every ``turns``-th row from number ``turn`` on, the experts' one after another."""
-    if rows.shape[1] % turns:
-        raise ModelLoadError(f"{tensor} has an odd number of rows, so they are not gate and up in turn")
-    scales = tensor.scales
-    columns: tuple[int, ...] = ()
-    if scales is not None:
-        scales = scales[:, turn::turns]
-        columns = (32 * scales.shape[2],)
-    elif rows.ndim == 4:
-        columns = (rows.shape[2],)
-    part = rows[:, turn::turns]
-    return replace(tensor, data=part, scales=scales, shape=(math.prod(part.shape[:2]), *columns))

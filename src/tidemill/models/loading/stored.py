@@ -45,8 +45,6 @@ class StoredTensor:
     """What makes the bytes of ``format``, where the file has them in another arrangement; ``data`` is empty then."""
     sources: tuple[npt.NDArray[np.uint8], ...] = ()
     """The bytes that ``rows`` reads."""
-    scales: npt.NDArray[np.uint8] | None = None
-    """Of mxfp4 whose exponents lie apart: [..., groups], beside ``data`` [..., groups, 16]; ``weight`` joins them."""
 
     def __str__(self) -> str:
         return f"{self.where}: tensor {self.name} {list(self.shape)} {self.type_name}"
@@ -55,8 +53,7 @@ class StoredTensor:
     def stored_bytes(self) -> int:
         """What it takes in its files."""
         own = self.data.nbytes if self.rows is None else self.rows.nbytes
-        scales = 0 if self.scales is None else self.scales.nbytes
-        return own + scales + sum(tensor.stored_bytes for tensor in self.more)
+        return own + sum(tensor.stored_bytes for tensor in self.more)
 
     def readable_format(self) -> WeightFormat:
         """The format. Raises ModelLoadError if it is one that this build does not read."""
@@ -100,8 +97,6 @@ class StoredTensor:
 
     def content(self) -> npt.NDArray[np.uint8]:
         """The bytes of its own rows in its format."""
-        if self.scales is not None:
-            return _whole_blocks(self.data, self.scales)
         if self.rows is None:
             return np.ascontiguousarray(self.data).reshape(-1)
         own = self.shape[0] - sum(tensor.shape[0] for tensor in self.more)
@@ -132,21 +127,6 @@ def halves_from_pairs(tensor: WeightTensor, heads: int) -> WeightTensor:
     pairs = rows.reshape(heads, -1, 2, rows.shape[1])
     data = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)
     return WeightTensor(name=tensor.name, format=tensor.format, shape=tensor.shape, data=data)
-
-
-def _whole_blocks(values: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Blocks of mxfp4 (graph/blocks.py) from bytes of two neighbours each [first, ..., groups, 16] and their exponents.
-
-    apart    e |  0,1  2,3  ...  30,31     low half of a byte first
-    block    e |  0,16  1,17  ...  15,31   the same 32 codes, so no value changes
-    """
-    groups = values.shape[:-1]
-    blocks = np.empty((*groups, 17), np.uint8)
-    blocks[..., 0] = exponents
-    for block, pairs in zip(blocks, values, strict=True):  # one expert at a time: what is made between stays small
-        codes = np.stack((pairs & 15, pairs >> 4), axis=-1).reshape(*pairs.shape[:-1], 32)
-        block[..., 1:] = codes[..., :16] | codes[..., 16:] << 4
-    return blocks.reshape(-1)
 
 
 class StoredWeights(WeightSource):
