@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import logging
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -451,3 +453,34 @@ def test_experts_that_lie_apart_in_a_file_come_back_the_same(name: str, cache: P
     plain = packed_anew(folder, cache)
     assert load(folder, cache) == (False, plain)
     assert load(folder, cache) == (True, plain)
+
+
+FOLDERS = sorted({file.parent for file in (Path(__file__).parents[2] / "golden" / "data").rglob("*.safetensors")})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_every_kind_of_checkpoint_is_found_again_and_every_change_in_it_is_seen(
+    folder: Path, cache: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(folder, copy)
+    load(copy, cache)
+    assert load(copy, cache)[0]
+    for file in copy.glob("*.safetensors"):
+        whole = bytearray(file.read_bytes())
+        data = 8 + int.from_bytes(whole[:8], "little")
+        header = json.loads(whole[8:data])
+        largest = max(
+            (entry for name, entry in header.items() if name != "__metadata__" and "embed" not in name),
+            key=lambda entry: entry["data_offsets"][1] - entry["data_offsets"][0],
+        )
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"] if name != "__metadata__" else (0, 0)
+            if end - begin < (largest["data_offsets"][1] - largest["data_offsets"][0]) // 2 or "embed" in name:
+                continue
+            whole[data + (begin + end) // 2] ^= 1
+            file.write_bytes(whole)
+            assert load(copy, cache) == (False, packed_anew(copy, cache)), name
+            whole[data + (begin + end) // 2] ^= 1
+        file.write_bytes(whole)
+    assert load(copy, cache)[0]
