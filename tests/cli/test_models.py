@@ -250,6 +250,7 @@ def test_info_tells_what_a_gguf_model_is(tmp_path: Path, capsys: pytest.CaptureF
         "chat_templates": ["default"],
         "end_tokens": {"4": "<|im_end|>", "5": "<|eot_id|>"},
         "licence": "mit",
+        "measured": [],
     }
     assert (memory["weights"], memory["model_max_len"]) == (4 * values, 64)
 

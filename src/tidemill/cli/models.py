@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import json as jsonlib
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tidemill.models.description import ModelDescription
     from tidemill.models.loading import ModelFiles
     from tidemill.models.loading.hub_name import HubName
+    from tidemill.models.measured import Measurement
     from tidemill.models.memory_plan import MemoryPlan
 
 __all__ = ["models"]
@@ -114,11 +116,14 @@ def info(
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
 ) -> None:
     """Describe a model on this machine: architecture, formats, lengths, tokenizer, licence, memory; fetches nothing."""
+    import msgspec
+
     from tidemill.cli.plan import plan_dict
     from tidemill.core.machine import available_memory
     from tidemill.core.settings import engine_config
     from tidemill.models.description import describe
     from tidemill.models.loading import load_model, resolve
+    from tidemill.models.measured import measurements
     from tidemill.models.memory_plan import plan_memory
 
     path, settings = named(model, {}, models_file)
@@ -133,11 +138,13 @@ def info(
         plan = plan_memory(loaded, dataclasses.replace(config, model=here), available_memory())
     except DoesNotFit as error:
         problem = error.message
+    runs = measurements(files.path, config.executor.cache_dir)
     if json:
         memory = plan_dict(plan) if plan else {"problem": problem}
-        print(jsonlib.dumps(dataclasses.asdict(found) | {"memory": memory}))
+        measured = [msgspec.to_builtins(run) for run in runs]
+        print(jsonlib.dumps(dataclasses.asdict(found) | {"memory": memory, "measured": measured}))
         return
-    print("\n".join([*_described(found), *(plan.explain() if plan else [f"memory: {problem}"])]))
+    print("\n".join([*_described(found), *_measured(runs), *(plan.explain() if plan else [f"memory: {problem}"])]))
 
 
 def _hub_name(name: str, models_file: str | None, otherwise: str) -> HubName:
@@ -239,6 +246,20 @@ def _described(found: ModelDescription) -> Iterator[str]:
             yield f"  {name:<16}{value}"
     for name, share in found.formats.items():
         yield f"  {name:<16}{share.tensors} tensor{'' if share.tensors == 1 else 's'}, {_bytes(share.bytes)}"
+
+
+def _measured(runs: Sequence[Measurement]) -> Iterator[str]:
+    """What was measured, a few lines for each machine and way to run."""
+    if not runs:
+        yield "measured on this machine: nothing yet; a run of serve, chat or generate leaves its speed here"
+    for run in runs:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when))
+        yield f"measured {when} on {run.machine}"
+        yield f"  {'ran':<16}{run.executor}"
+        how = "from the packed cache" if run.from_cache else "packed"
+        yield f"  {'load':<16}{run.load_seconds:.2f} s, weights {how}"
+        for name, rate in (("prompt", run.prefill), ("one stream", run.decode)):
+            yield f"  {name:<16}{'too few tokens to tell' if rate is None else f'{rate:.1f} tokens/s'}"
 
 
 def _size(files: ModelFiles) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from tidemill.core.config import BLOCK_SIZES, EngineConfig
 from tidemill.core.errors import ConfigError
-from tidemill.core.machine import available_memory
-from tidemill.core.tokens import EngineInfo
+from tidemill.core.machine import available_memory, read_machine
+from tidemill.core.tokens import EngineInfo, EngineStats
 from tidemill.engine.loop import EngineLoop
+from tidemill.engine.speed import Speed
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.graph.graph import KvGroup
 from tidemill.scheduling.kv.space import UNBOUNDED_TOKENS, KvGroupSpace, KvSpace
@@ -51,7 +53,27 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         ),
         strict=config.strict,
         load_seconds=time.monotonic() - begin,
+        keep_speed=None if config.executor.packed_cache == "off" else _keeper(config, executor.description),
     )
+
+
+def _keeper(config: EngineConfig, executor: str) -> Callable[[EngineStats, Speed], None]:
+    """Keeps what a loop measured, for ``tidemill models info``."""
+    from tidemill.models.measured import Measurement, keep_measurement, machine_name
+
+    def keep(stats: EngineStats, speed: Speed) -> None:
+        new = Measurement(
+            machine=machine_name(read_machine()),
+            executor=executor,
+            load_seconds=stats.load_seconds,
+            from_cache=stats.packed_cache_bytes > 0,
+            prefill=speed.prefill,
+            decode=speed.decode,
+            when=time.time(),
+        )
+        keep_measurement(Path(config.model.path), new, config.executor.cache_dir)
+
+    return keep
 
 
 def kv_space(pools: Sequence[KvPoolSpec], groups: Sequence[KvGroup]) -> KvSpace:

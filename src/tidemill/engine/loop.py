@@ -31,6 +31,7 @@ from tidemill.core.tokens import EngineInfo, EngineStats, FinishReason, TokenDel
 from tidemill.engine.admission import check, check_tokens
 from tidemill.engine.proposer import NoProposer, Proposer, resolve
 from tidemill.engine.sequences import GeneratedSequence
+from tidemill.engine.speed import Speed, SpeedMeter
 from tidemill.executors.protocol import Executor
 from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
 
@@ -61,6 +62,7 @@ class EngineLoop:
         seeds: Callable[[], int] = _random_seed,
         strict: bool = False,
         load_seconds: float = 0.0,
+        keep_speed: Callable[[EngineStats, Speed], None] | None = None,
     ) -> None:
         self._executor = executor
         self._scheduler = scheduler
@@ -71,6 +73,8 @@ class EngineLoop:
         self._seeds = seeds
         self._strict = strict
         self._load_seconds = load_seconds
+        self._keep_speed = keep_speed
+        self._speed = SpeedMeter()
         self._sequences: dict[SequenceId, GeneratedSequence] = {}
         self._requests: dict[str, list[GeneratedSequence]] = {}
         self._next_id = 0
@@ -154,7 +158,10 @@ class EngineLoop:
             assert balance.held == 0, f"nothing runs and {balance.held} blocks are held"
 
     def close(self) -> None:
-        """Release the executor; safe to call twice."""
+        """Release the executor, and hand over how fast it was; safe to call twice."""
+        if self._keep_speed is not None:
+            self._keep_speed(self.stats(), self._speed.speed())
+        self._keep_speed = None
         self._executor.close()
 
     # -- requests and sequences ------------------------------------------------------------------------------------
@@ -221,6 +228,7 @@ class EngineLoop:
             return self._fail(schedule, f"the step failed: {type(error).__name__}: {error}")
         self._failures = 0
         self._meter.executor_seconds = result.seconds
+        self._speed.step([share.end - share.start for share in schedule.shares], result.seconds)
         return self._commit(schedule, result)
 
     def _plan(self, schedule: Schedule) -> StepPlan:
