@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.golden.test_tiny_llama import EXECUTORS, TOLERANCE, VISIBLE, Golden, all_logits, executor_for
+from tests.support.golden_models import EXECUTORS, TOLERANCE, VISIBLE, Golden, all_logits, executor_for
 from tidemill.core.config import ModelConfig
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
 from tidemill.graph.passes.fuse import fuse
@@ -86,7 +86,7 @@ def test_logits_are_those_of_transformers(case: str, passes: str, executor_name:
     graph = fuse(model.graph) if passes == "fused" else model.graph
     executor = executor_for(executor_name, graph, model.weights)
     for golden in goldens(case):
-        np.testing.assert_allclose(all_logits(executor, golden.prompt), golden.logits, atol=TOLERANCE, rtol=0)
+        np.testing.assert_allclose(all_logits(executor, model.graph, golden.prompt), golden.logits, atol=TOLERANCE, rtol=0)
     executor.close()
 
 
@@ -121,7 +121,7 @@ def zeros_off_by_one(weight: WeightTensor) -> WeightTensor:
 def test_a_planted_mistake_shows(case: str, change: Callable[[WeightTensor], WeightTensor]) -> None:
     model, golden = load(case), goldens(case)[-1]
     executor = executor_for("reference", model.graph, changed(model, change, "o_proj"))
-    assert np.abs(all_logits(executor, golden.prompt) - golden.logits).max() > VISIBLE
+    assert np.abs(all_logits(executor, model.graph, golden.prompt) - golden.logits).max() > VISIBLE
 
 
 def test_parts_of_rows_are_read_alike() -> None:
