@@ -86,7 +86,7 @@ def _lines(note: str) -> Iterator[str]:
     yield ""
     yield "| format | values per block | bytes per block | GGUF | safetensors |"
     yield "|---|---|---|---|---|"
-    repacked = {WeightFormat.Q4_0, WeightFormat.Q8_0, WeightFormat.Q4_Z, WeightFormat.F8_E4M3}
+    repacked = {WeightFormat.Q4_0, WeightFormat.Q8_0, WeightFormat.Q4_Z, WeightFormat.F8_E4M3, WeightFormat.MXFP4}
     for format_ in WeightFormat:
         marks = ["yes" if format_ in reader.values() else "no" for reader in (GGUF_FORMATS, SAFETENSORS_FORMATS)]
         if format_ in repacked:

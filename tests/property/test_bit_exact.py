@@ -115,7 +115,7 @@ def test_answers_are_those_of_the_request_alone(growing: bool, stagger: int, dat
             assert together[key] == answer
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt_oss"])
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_preempted_request_comes_back_the_same(format_: WeightFormat, architecture: str) -> None:
     """A pool for about one and a half requests: two long ones take turns, and each is preempted at least once."""
