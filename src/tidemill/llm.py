@@ -19,17 +19,21 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType, TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tidemill.core.errors import InvalidRequest, Overloaded, TidemillError, Unavailable
 from tidemill.core.requests import Message, Prompt
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.settings import engine_config
 from tidemill.core.step import TokenLogprob
-from tidemill.core.tokens import EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
-from tidemill.engine.admission import check, check_tokens
+from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
+from tidemill.engine.admission import check, check_embeds, check_generates, check_text, check_tokens
 from tidemill.frontend.choice import ChoiceText
 from tidemill.frontend.text import Text
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["LLM", "Choice", "Completion", "Loop", "Piece", "SamplingParams"]
 
@@ -49,7 +53,7 @@ class Loop(Protocol):
 
     def stats(self) -> EngineStats: ...
 
-    def add(self, request: TokenRequest) -> None: ...
+    def add(self, request: TokenRequest | EmbedRequest) -> None: ...
 
     def abort(self, request_id: str, choice: int | None = None) -> None: ...
 
@@ -218,6 +222,40 @@ class LLM:
         (request,) = self._requests([self._encode_chat(messages, template_options)], sampling)
         return self._pieces(request)
 
+    def embed(
+        self, texts: Prompt | Sequence[Prompt], *, dimensions: int | None = None, truncate: int | None = None
+    ) -> npt.NDArray[np.float32]:
+        """The vectors of one text or several (texts, or lists of token ids), one row each [texts, dimensions].
+
+        ``dimensions`` shortens them, where the model allows it; ``truncate`` cuts longer texts to so many tokens (-1:
+        as many as the model takes), which are refused otherwise. Raises InvalidRequest for a model that generates, and
+        for a text that is empty or too long, naming ``text[i]`` where there are several.
+        """
+        import numpy as np
+
+        from tidemill.frontend.embedder import encode_text
+        from tidemill.frontend.vectors import check_dimensions, finished
+
+        check_embeds(self.info)
+        embedding = self.info.embedding
+        assert embedding is not None
+        check_dimensions(dimensions, embedding, self.info.model)
+        limit = self.info.max_model_len if truncate == -1 else truncate
+        if limit is not None and limit < 1:
+            raise InvalidRequest(f"truncate must be at least 1, or -1, not {truncate}", param="truncate")
+        several = _several(texts)
+        requests = []
+        for place, text in enumerate(several):
+            with _named(f"text[{place}]", len(several)):
+                if not isinstance(text, str) and not _is_list(text):
+                    raise InvalidRequest(f"a text is text or a list of token ids, not {_shown(text)}", param="text")
+                ids = encode_text(self._text, text, limit)
+                check_text(len(ids), self.info)
+                check_tokens(ids, self.info.vocab_size)
+                requests.append(EmbedRequest(request_id=f"llm-{uuid.uuid4().hex}", prompt=tuple(ids)))
+        rows = [finished(vector, embedding, dimensions) for vector in self._vectors(requests)]
+        return np.stack(rows)
+
     def close(self) -> None:
         """Release threads and memory; safe to call twice."""
         with self._lock:
@@ -231,6 +269,22 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _vectors(self, requests: Sequence[EmbedRequest]) -> list[bytes]:
+        """The pooled vector of each request."""
+        vectors = []
+        try:
+            for request in requests:
+                self._submit(request)
+            for request in requests:
+                delta = self._take(request.request_id)
+                if delta.vector is None:
+                    raise TidemillError(delta.error or "the engine could not go on with this request")
+                vectors.append(delta.vector)
+            return vectors
+        finally:
+            for request in requests:
+                self._drop(request)
 
     # -- prompts ---------------------------------------------------------------------------------------------------
 
@@ -250,6 +304,7 @@ class LLM:
 
     def _requests(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[TokenRequest]:
         """Token requests, each of them one that the engine can serve."""
+        check_generates(self.info)
         options = self._options(sampling, len(prompts))
         for place, prompt in enumerate(prompts):
             with _named(f"prompt[{place}]", len(prompts)):
@@ -334,7 +389,7 @@ class LLM:
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
-    def _submit(self, request: TokenRequest) -> None:
+    def _submit(self, request: TokenRequest | EmbedRequest) -> None:
         """Queue a request; while the queue is full, run steps."""
         while True:
             with self._lock:
@@ -365,7 +420,7 @@ class LLM:
                 if delta.request_id in self._inbox:
                     self._inbox[delta.request_id].append(delta)
 
-    def _drop(self, request: TokenRequest) -> None:
+    def _drop(self, request: TokenRequest | EmbedRequest) -> None:
         """End what still runs of a request and forget it."""
         with self._lock:
             self._inbox.pop(request.request_id, None)

@@ -348,7 +348,7 @@ def test_a_result_of_the_wrong_shape_is_a_failed_step() -> None:
     loop.add(request("a", 3))
     (delta,) = loop.step()
     assert delta.error is not None
-    assert "drew [0] tokens per row where [1] were asked for" in delta.error
+    assert "gave [0] outputs per row where [1] were asked for" in delta.error
 
 
 def test_stats_of_a_short_story() -> None:

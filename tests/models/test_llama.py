@@ -89,7 +89,7 @@ def test_eps_and_frequencies_reach_the_nodes() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model_type": "mamba"}, "config.json: model_type is 'mamba'; this build knows gemma2, "),
+        ({"model_type": "mamba"}, "config.json: model_type is 'mamba'; this build knows bert, gemma2, "),
         ({"model_type": None}, "model_type is missing"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": 0}, "hidden_size must be a whole number between 1 and 2147483647, not 0"),

@@ -14,6 +14,7 @@ import pytest
 from tests.support.scripted_engine import Fault, Script, ScriptedEngine, Step
 from tests.support.toy_text import ToyText, toy_info
 from tidemill.core.config import ServerConfig
+from tidemill.core.embedding import Embedding
 from tidemill.frontend.backend import LocalBackend
 from tidemill.serve.app import make_app
 from tidemill.serve.drain import Drain
@@ -56,9 +57,10 @@ def _behind(
     kv_capacity_tokens: int = 4096,
     step_delay: float = 0.0,
     max_requests: int = 1000,
+    embedding: Embedding | None = None,
 ) -> Served:
     text = text or ToyText()
-    info = toy_info(text, max_model_len=max_model_len, kv_capacity_tokens=kv_capacity_tokens)
+    info = toy_info(text, max_model_len=max_model_len, kv_capacity_tokens=kv_capacity_tokens, embedding=embedding)
     engine = ScriptedEngine(script, info=info, step_delay=step_delay, max_requests=max_requests)
     metrics = PrometheusMetrics()
     backend = LocalBackend(engine, text, recorder=metrics, wall_time=lambda: 1_700_000_000.5)

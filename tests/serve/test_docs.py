@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tidemill.core import errors
+from tidemill.core.embedding import Embedding
 from tidemill.core.metrics import METRICS
 from tidemill.serve.app import ENDPOINTS
+from tidemill.serve.embedding_schema import _EmbeddingBody
 from tidemill.serve.fields import IGNORED, NOT_BUILT
 from tidemill.serve.schemas import _ChatBody, _CompletionBody
 
@@ -37,6 +39,10 @@ def test_every_field():
     common = _first_cells(_section("Fields of both routes"))
     assert common | _first_cells(_section("Chat only")) == _ChatBody.model_fields.keys()
     assert common | _first_cells(_section("Completions only")) == _CompletionBody.model_fields.keys()
+
+
+def test_every_field_of_embeddings():
+    assert _first_cells(_section("Fields of embeddings")) == _EmbeddingBody.model_fields.keys()
 
 
 def test_fields_that_are_ignored_or_refused():
@@ -72,8 +78,9 @@ CURLS = [shlex.split(command.replace("\\\n", " ")) for command in re.findall(r"^
 async def test_the_curl_examples_are_answered(http, command):
     url = next(word for word in command if word.startswith("http://"))
     header = command[command.index("-H") + 1].split(": ")
-    async with http(list(b"ok")) as served:
+    embedding = Embedding(pooling="mean", normalize=True, width=4) if url.endswith("embeddings") else None
+    async with http(list(b"ok"), embedding=embedding) as served:
         path = url.removeprefix("http://127.0.0.1:8000")
         answer = await served.client.post(path, content=command[command.index("-d") + 1], headers=[header])
     assert answer.status_code == 200
-    assert len(CURLS) == 2
+    assert len(CURLS) == 3

@@ -176,7 +176,7 @@ async def test_the_ready_line_holds_a_command_that_works():
 
 def test_ready_lines():
     config = ServerConfig(host="::", port=9, api_keys=("k",))
-    lines = ready_line("::", 9, "it's", config, chat=False).splitlines()
+    lines = ready_line("::", 9, "it's", config, example="completion").splitlines()
     assert lines[0] == "Ready: it's at http://[::1]:9/v1"
     words = shlex.split(lines[1])
     assert words[3] == "http://[::1]:9/v1/completions"

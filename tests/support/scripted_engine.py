@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import EngineDied, Overloaded
 from tidemill.core.step import TokenLogprob
-from tidemill.core.tokens import EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
+from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
 
 __all__ = ["Fault", "Script", "ScriptedEngine", "Step"]
 
@@ -78,6 +79,8 @@ class ScriptedEngine:
         self._dead = False
         self.requests: list[TokenRequest] = []
         """Every request that was taken, in order."""
+        self.embeds: list[EmbedRequest] = []
+        """Every request for a vector that was taken, in order."""
         self.aborted: list[tuple[str, int]] = []
         """(request id, choice) of each choice that was ended from outside."""
         self.steps = 0
@@ -171,6 +174,26 @@ class ScriptedEngine:
                     if not live.choices[j].done:
                         self.steps += 1
                         yield self._delta(request, live, j)
+        finally:
+            self.abort(request.request_id)
+            del self._live[request.request_id]
+
+    async def embed(self, request: EmbedRequest) -> bytes:
+        """Four numbers made of the token ids, in float32: how many, their sum, the first and the last."""
+        if self._dead:
+            raise EngineDied("the engine process has ended")
+        if len(self._live) >= self._max_requests:
+            raise Overloaded(f"{self._max_requests} requests wait already")
+        live = _Live([_Choice([])])
+        self._live[request.request_id] = live
+        self.embeds.append(request)
+        try:
+            while not self.open.is_set():
+                await self._pause(live, 0.005)
+            await self._pause(live, self._step_delay)
+            live.choices[0].done = True
+            ids = request.prompt
+            return struct.pack("<4f", len(ids), sum(ids), ids[0], ids[-1])
         finally:
             self.abort(request.request_id)
             del self._live[request.request_id]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tests.support.block_encoder import encode_blocks
 from tidemill.core.config import ExecutorConfig, SchedulerConfig
+from tidemill.core.embedding import Embedding
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
 from tidemill.engine.loop import EngineLoop
@@ -61,6 +62,14 @@ GEMMA: Mapping[str, object] = {
 }
 """Fields that make of CONFIG a model with everything that local attention brings: two KV groups, soft caps of scores
 and logits, norms of each query and key head, GELU."""
+
+ENCODER: Mapping[str, object] = {
+    "model_type": "bert",
+    "num_hidden_layers": 3,
+    "layer_norm_eps": 1e-5,
+    "max_position_embeddings": 512,
+}
+"""Fields that make of CONFIG an encoder."""
 
 VARIANTS: Mapping[str, Mapping[str, object]] = {
     "gemma2": {
@@ -192,6 +201,12 @@ class Rig:
     fused: bool = True
     row_variant: int = 0
 
+    @property
+    def embedding(self) -> Embedding | None:
+        """How the model embeds, if it does."""
+        graph = self.model.graph
+        return Embedding(pooling="mean", normalize=False, width=graph.logits.width) if graph.pools else None
+
     def make_executor(self) -> Executor:
         """The executor with its KV allocated."""
         graph = fuse(self.model.graph) if self.fused else self.model.graph
@@ -203,7 +218,11 @@ class Rig:
 
     def make_loop(self) -> EngineLoop:
         """An engine over it, with strict checks."""
-        config = SchedulerConfig(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
+        config = SchedulerConfig(
+            max_running=self.max_running,
+            max_step_tokens=self.max_step_tokens,
+            chunked_prefill=not self.model.graph.whole,
+        )
         space = KvSpace(
             [
                 KvGroupSpace(num_blocks=self.num_blocks, block_size=self.block_size, window=group.window)
@@ -213,9 +232,10 @@ class Rig:
         info = EngineInfo(
             model="tiny",
             vocab_size=self.model.graph.vocab_size,
-            max_model_len=1024,
+            max_model_len=min(1024, self.model.graph.positions or 1024),
             kv_capacity_tokens=self.num_blocks * self.block_size,
             end_token_ids=(0,),
+            embedding=self.embedding,
         )
         return EngineLoop(
             executor=self.make_executor(), scheduler=Scheduler(config, space), info=info, seeds=lambda: 1, strict=True

@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidemill.core.embedding import Embedding
 from tidemill.core.errors import TemplateRejected
 from tidemill.core.requests import Message
 from tidemill.core.tokens import EngineInfo
@@ -22,10 +23,11 @@ class ToyText:
 
     chat_problem: str | None = None
 
-    def __init__(self, pieces: Sequence[str | bytes] = (), *, add_bos: bool = False) -> None:
+    def __init__(self, pieces: Sequence[str | bytes] = (), *, add_bos: bool = False, add_end: bool = False) -> None:
         coded = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
         self._bytes = [bytes([i]) for i in range(256)] + [b"", b""] + coded
         self._add_bos = add_bos
+        self._add_end = add_end
 
     @property
     def vocab_size(self) -> int:
@@ -36,8 +38,12 @@ class ToyText:
         wanted = piece.encode() if isinstance(piece, str) else piece
         return self._bytes.index(wanted, _FIRST_PIECE)
 
+    @property
+    def ending(self) -> list[int]:
+        return [END] * self._add_end
+
     def encode(self, text: str) -> list[int]:
-        return [BOS] * self._add_bos + list(text.encode())
+        return [BOS] * self._add_bos + list(text.encode()) + self.ending
 
     def encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> list[int]:
         if messages[0]["role"] == "assistant":
@@ -71,7 +77,13 @@ class _ToyDetokenizer:
         return self._decoder.decode(b"", final=True)
 
 
-def toy_info(text: ToyText, *, max_model_len: int = 2048, kv_capacity_tokens: int = 4096) -> EngineInfo:
+def toy_info(
+    text: ToyText,
+    *,
+    max_model_len: int = 2048,
+    kv_capacity_tokens: int = 4096,
+    embedding: Embedding | None = None,
+) -> EngineInfo:
     """An engine's identity that fits a ToyText."""
     return EngineInfo(
         model="toy",
@@ -79,5 +91,6 @@ def toy_info(text: ToyText, *, max_model_len: int = 2048, kv_capacity_tokens: in
         max_model_len=max_model_len,
         kv_capacity_tokens=kv_capacity_tokens,
         end_token_ids=(END,),
+        embedding=embedding,
         executor="scripted",
     )

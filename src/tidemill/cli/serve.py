@@ -23,7 +23,8 @@ def serve(
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
     **settings: Any,
 ) -> None:
-    """Serve a model over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /health, /ready, /metrics."""
+    """Serve a model over HTTP: /v1/chat/completions and /v1/completions, or /v1/embeddings of a model that embeds;
+    /v1/models, /health, /ready, /metrics."""
     from tidemill.core.settings import engine_config, server_config
 
     model, settings = named(model, settings, models_file)
@@ -44,7 +45,7 @@ def _run(config: EngineConfig, door: ServerConfig) -> int:
     from tidemill.models.memory_plan import plan_memory
     from tidemill.serve.launch import LaunchedBackend
     from tidemill.serve.metrics import PrometheusMetrics
-    from tidemill.serve.server import check_config, run
+    from tidemill.serve.server import Example, check_config, run
 
     check_config(door)
     with explained(config.model.path):
@@ -52,15 +53,16 @@ def _run(config: EngineConfig, door: ServerConfig) -> int:
         model = load_model(config.model)  # maps the files and reads no weight; the engine process loads them
     print("\n".join(plan_memory(model, config, available_memory()).explain()), flush=True)
     text = ModelText.from_source(model.text, merge_turns=config.model.merge_turns)
-    if text.chat_problem is not None:
+    if model.embedding is not None:
+        print(f"note: {model.name} gives vectors of texts: chats and completions are refused", flush=True)
+    elif text.chat_problem is not None:
         if config.model.chat_template is not None:
             raise ConfigError(f"chat_template: {text.chat_problem}", param="chat_template")
         print(f"note: chats are refused: {text.chat_problem}", flush=True)
     engine, metrics = ProcessEngine(config), PrometheusMetrics()
     backend = LaunchedBackend(engine, text, model=model.name, recorder=metrics)
-    return run(
-        door, backend, engine=engine, metrics=metrics, lifetime=backend, chat=text.chat_problem is None, say=_say
-    )
+    example: Example = "embedding" if model.embedding else "completion" if text.chat_problem else "chat"
+    return run(door, backend, engine=engine, metrics=metrics, lifetime=backend, example=example, say=_say)
 
 
 def _say(line: str) -> None:

@@ -42,6 +42,13 @@ class ModelConfig:
     """Where the chat template refuses a conversation: merge system messages and turns of one role; try again."""
     max_model_len: int | None = None
     """Most tokens of one sequence, prompt and output; default: the model's own length, or what the memory holds."""
+    pooling: Literal["auto", "mean", "cls", "last"] = "auto"
+    """Makes vectors of texts instead of answers: the mean of a text's tokens, its first or its last one; auto: as the
+    model's files say (sentence-transformers' modules.json, or the GGUF key pooling_type), mean for other encoders."""
+    normalize: Literal["auto", "on", "off"] = "auto"
+    """Divide vectors by their length; auto: as modules.json says, on where there is none."""
+    matryoshka: bool = False
+    """Let requests shorten vectors (dimensions), though the model's files do not say that it was trained for that."""
     revision: str | None = None
     """Branch, tag or commit of a Hugging Face name, as in org/name@revision; default: the main branch."""
 

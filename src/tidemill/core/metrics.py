@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 __all__ = [
+    "EMBEDDINGS",
     "ENGINE_METRICS",
     "FINISHED_CHOICES",
     "GENERATION_TOKENS",
@@ -124,6 +125,13 @@ FINISHED_CHOICES: Final = MetricSpec(
 )
 
 
+EMBEDDINGS: Final = MetricSpec(
+    name="tidemill_embeddings_total",
+    kind=MetricKind.COUNTER,
+    help="Texts whose vectors reached answers",
+)
+
+
 def _engine(name: str, kind: MetricKind, text: str) -> MetricSpec:
     return MetricSpec(name=f"tidemill_engine_{name}", kind=kind, help=text)
 
@@ -171,6 +179,7 @@ METRICS: Final[tuple[MetricSpec, ...]] = (
     PROMPT_TOKENS,
     GENERATION_TOKENS,
     FINISHED_CHOICES,
+    EMBEDDINGS,
     *ENGINE_METRICS.values(),
 )
 """Every metric there is."""

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from tidemill.core.events import Reply
-from tidemill.core.requests import GenerationRequest
-from tidemill.core.tokens import EngineInfo, EngineStats, TokenDelta, TokenRequest
+from tidemill.core.requests import AnyRequest
+from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDelta, TokenRequest
 
 __all__ = ["Backend", "TokenEngine"]
 
 
 class TokenEngine(Protocol):
-    """Token ids and options in, token deltas out. Knows nothing of text, templates or HTTP."""
+    """Token ids and options in, token deltas or vectors out. Knows nothing of text, templates or HTTP."""
 
     @property
     def info(self) -> EngineInfo:
@@ -26,6 +26,13 @@ class TokenEngine(Protocol):
         Raises InvalidRequest (before the first delta) for what can never be served, Overloaded if the queue is full,
         and EngineDied if the engine ends meanwhile. Closing the iterator aborts what still runs: blocks return to
         the pool within a step or two.
+        """
+        ...
+
+    async def embed(self, request: EmbedRequest) -> bytes:
+        """The pooled vector of a text, not normalised: ``info.embedding.width`` numbers in float32, little-endian.
+
+        Raises what ``generate`` raises. Cancelling it aborts what still runs.
         """
         ...
 
@@ -50,7 +57,7 @@ class Backend(Protocol):
         """Names that requests may use, the first one being the default."""
         ...
 
-    async def open(self, request: GenerationRequest) -> Reply:
+    async def open(self, request: AnyRequest) -> Reply:
         """Begin an answer. Raises TidemillError for whatever is wrong before the first event."""
         ...
 

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tidemill.core.sampling import SamplingOptions
 
-__all__ = ["ChatRequest", "CompletionRequest", "GenerationRequest", "Message", "Prompt"]
+__all__ = [
+    "AnyRequest",
+    "ChatRequest",
+    "CompletionRequest",
+    "EmbeddingRequest",
+    "GenerationRequest",
+    "Message",
+    "Prompt",
+]
 
 Message = Mapping[str, Any]
 """One chat message with ``role`` and ``content`` (text, a list of text parts, or null where the role allows it)."""
@@ -54,3 +62,29 @@ class CompletionRequest(_Common):
 
 
 GenerationRequest = ChatRequest | CompletionRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingRequest:
+    """/v1/embeddings. All inputs get vectors, or the request is refused as a whole."""
+
+    model: str
+    inputs: tuple[Prompt, ...]
+    """Texts, which get the tokens that belong around a text, or token ids, which are taken as they are."""
+    encoding: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    """Numbers of each vector; None: the model's own."""
+    truncate: int | None = None
+    """Tokens to which longer inputs are cut; -1: as many as the model takes; None: longer ones are refused."""
+    request_id: str = ""
+    user: str | None = None
+    raw: bytes = b""
+    """The body as received."""
+
+    @property
+    def stream(self) -> bool:
+        """Vectors come all at once."""
+        return False
+
+
+AnyRequest = GenerationRequest | EmbeddingRequest

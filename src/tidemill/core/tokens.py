@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tidemill.core.embedding import Embedding
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import TokenLogprob
 
-__all__ = ["EngineInfo", "EngineStats", "FinishReason", "TokenDelta", "TokenRequest"]
+__all__ = ["EmbedRequest", "EngineInfo", "EngineStats", "FinishReason", "TokenDelta", "TokenRequest"]
 
 
 class FinishReason(StrEnum):
@@ -38,6 +39,28 @@ class TokenRequest:
     arrival: float = 0.0
     """When the request arrived, on the engine's clock (seconds)."""
 
+    @property
+    def choices(self) -> int:
+        """How many sequences it becomes."""
+        return self.sampling.n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedRequest:
+    """One text as token ids, whose vector is asked for. It becomes one sequence, choice 0, with one delta."""
+
+    request_id: str
+    """As a TokenRequest's."""
+    prompt: Sequence[int]
+    """At least one token id, each in [0, vocab_size)."""
+    arrival: float = 0.0
+    """When the request arrived, on the engine's clock (seconds)."""
+
+    @property
+    def choices(self) -> int:
+        """One."""
+        return 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenDelta:
@@ -57,6 +80,8 @@ class TokenDelta:
     num_output_tokens: int = 0
     """Tokens generated for this choice so far."""
     error: str | None = None
+    vector: bytes | None = None
+    """The pooled vector that an EmbedRequest asked for, not normalised: float32, little-endian."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +96,8 @@ class EngineInfo:
     """Most tokens of one sequence that the KV pool can ever hold."""
     end_token_ids: tuple[int, ...]
     """The model's end tokens: the union of what generation config, config and tokenizer name."""
+    embedding: Embedding | None = None
+    """How the model embeds; None: it generates. It does one of the two."""
     executor: str = ""
     """Executor, instruction set, numerics and threads that run, for people and logs."""
 

@@ -6,9 +6,37 @@ from collections.abc import Sequence
 
 from tidemill.core.errors import ContextLengthExceeded, InvalidRequest
 from tidemill.core.sampling import SamplingOptions
-from tidemill.core.tokens import EngineInfo
+from tidemill.core.tokens import EmbedRequest, EngineInfo, TokenRequest
 
-__all__ = ["check", "check_tokens"]
+__all__ = ["admit", "check", "check_embeds", "check_generates", "check_text", "check_tokens"]
+
+
+def admit(request: TokenRequest | EmbedRequest, info: EngineInfo) -> int:
+    """The most tokens to generate for a request (1 where its output is a vector). Raises what ``check``,
+    ``check_text`` and ``check_tokens`` raise."""
+    if isinstance(request, EmbedRequest):
+        check_text(len(request.prompt), info)
+        max_tokens = 1
+    else:
+        max_tokens = check(len(request.prompt), request.sampling, info)
+    check_tokens(request.prompt, info.vocab_size)
+    return max_tokens
+
+
+def check_generates(info: EngineInfo) -> None:
+    """Raise InvalidRequest for a model that embeds."""
+    if info.embedding is not None:
+        raise InvalidRequest(f"the model {info.model} gives vectors of texts (embeddings), no answers", param="model")
+
+
+def check_embeds(info: EngineInfo) -> None:
+    """Raise InvalidRequest for a model that generates."""
+    if info.embedding is None:
+        raise InvalidRequest(
+            f"the model {info.model} gives answers, no vectors of texts (embeddings); the setting pooling makes it "
+            "give those instead",
+            param="model",
+        )
 
 
 def check(prompt_len: int, sampling: SamplingOptions, info: EngineInfo) -> int:
@@ -19,6 +47,7 @@ def check(prompt_len: int, sampling: SamplingOptions, info: EngineInfo) -> int:
     answer may be as long as there is room, at least one token. Raises InvalidRequest for an empty prompt and
     ContextLengthExceeded, naming the tighter of the two limits, for what does not fit.
     """
+    check_generates(info)
     if prompt_len < 1:
         raise InvalidRequest("the prompt is empty: at least one token is needed", param="prompt")
     limit = min(info.max_model_len, info.kv_capacity_tokens + 1)
@@ -39,6 +68,25 @@ def check(prompt_len: int, sampling: SamplingOptions, info: EngineInfo) -> int:
     raise ContextLengthExceeded(
         f"{bound}; the prompt has {prompt_len} tokens {asked}", param="prompt" if room < 1 else "max_tokens"
     )
+
+
+def check_text(length: int, info: EngineInfo) -> None:
+    """Raise InvalidRequest for an empty text, or a model that does not embed, and ContextLengthExceeded for a text
+    longer than ``max_model_len`` or the KV pool."""
+    check_embeds(info)
+    if length < 1:
+        raise InvalidRequest("the text is empty: at least one token is needed", param="input")
+    if length > info.max_model_len:
+        raise ContextLengthExceeded(
+            f"the text has {length} tokens, and max_model_len is {info.max_model_len}; shorten it, or let it be cut "
+            "with truncate_prompt_tokens: -1",
+            param="input",
+        )
+    if length > info.kv_capacity_tokens:
+        raise ContextLengthExceeded(
+            f"the text has {length} tokens, and the KV pool holds {info.kv_capacity_tokens} (setting kv_memory)",
+            param="input",
+        )
 
 
 def check_tokens(prompt: Sequence[int], vocab_size: int) -> None:

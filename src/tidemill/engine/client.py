@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 import msgspec
@@ -20,11 +20,11 @@ import msgspec
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import EngineDied, Overloaded, TidemillError, Unavailable
-from tidemill.core.tokens import EngineInfo, EngineStats, TokenDelta, TokenRequest
-from tidemill.engine.admission import check, check_tokens
-from tidemill.engine.streams import Streams
+from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDelta, TokenRequest
+from tidemill.engine.admission import admit
+from tidemill.engine.streams import Streams, vector_of
 from tidemill.engine.supervisor import Backoff, EngineChild, RestartPolicy
-from tidemill.engine.wire import Abort, Add, Command, Outbox, PackedInbox, pack
+from tidemill.engine.wire import Abort, Command, Outbox, PackedInbox, command, pack
 
 __all__ = ["DEFAULT_FACTORY", "KILL_FACTOR", "ProcessEngine"]
 
@@ -99,11 +99,18 @@ class ProcessEngine:
     async def ready(self) -> str | None:
         return self._reason()
 
-    async def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
+    def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
+        return self._answered(request)
+
+    async def embed(self, request: EmbedRequest) -> bytes:
+        async with aclosing(self._answered(request)) as deltas:
+            return await vector_of(deltas)
+
+    async def _answered(self, request: TokenRequest | EmbedRequest) -> AsyncGenerator[TokenDelta]:
         self._admit(request)
         stream = self._streams.open(request)
         try:
-            self._send(Add(stream.request))
+            self._send(command(stream.request))
             async for delta in stream.deltas():
                 yield delta
         finally:
@@ -118,12 +125,13 @@ class ProcessEngine:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _admit(self, request: TokenRequest) -> None:
+    def _admit(self, request: TokenRequest | EmbedRequest) -> None:
         """Refuse at once what the engine would refuse, and what it would not answer."""
         if self._info is None:
             raise Unavailable(self._absent)
-        check(len(request.prompt), request.sampling.validated(self.info.vocab_size), self.info)
-        check_tokens(request.prompt, self.info.vocab_size)
+        if isinstance(request, TokenRequest):
+            request.sampling.validated(self.info.vocab_size)
+        admit(request, self.info)
         reason = self._reason()
         if reason is not None:
             raise EngineDied(reason) if self._gave_up else Unavailable(reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tidemill.core.config import BLOCK_SIZES, EngineConfig
@@ -37,7 +38,9 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     plan = plan_memory(model, config, available_memory())
     pools = plan.pools()
     space = kv_space(pools, model.graph.kv_groups)
-    scheduler = Scheduler(config.scheduler, space)
+    # A vector that needs all tokens of a text at once: its sequence is never cut.
+    whole = replace(config.scheduler, chunked_prefill=False) if model.graph.whole else config.scheduler
+    scheduler = Scheduler(whole, space)
     executor = make_executor(fuse(model.graph), model.weights, config.executor)
     executor.allocate_kv(pools)
     return EngineLoop(
@@ -49,6 +52,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
             max_model_len=plan.max_model_len,
             kv_capacity_tokens=_capacity(space, plan.max_model_len),
             end_token_ids=model.end_token_ids,
+            embedding=model.embedding,
             executor=executor.description,
         ),
         strict=config.strict,

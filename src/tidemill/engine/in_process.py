@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import EngineDied, Unavailable
-from tidemill.core.tokens import EngineInfo, EngineStats, TokenDelta, TokenRequest
-from tidemill.engine.admission import check, check_tokens
+from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDelta, TokenRequest
+from tidemill.engine.admission import admit
 from tidemill.engine.loop import EngineLoop
-from tidemill.engine.streams import Streams
+from tidemill.engine.streams import Streams, vector_of
 from tidemill.engine.turn import turn
-from tidemill.engine.wire import Abort, Add, Command, Outbox
+from tidemill.engine.wire import Abort, Command, Outbox, command
 
 __all__ = ["InProcessEngine"]
 
@@ -69,16 +70,22 @@ class InProcessEngine:
             return f"no step has ended for {waited:.0f} s"
         return None
 
-    async def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
-        check(len(request.prompt), request.sampling, self.info)
-        check_tokens(request.prompt, self.info.vocab_size)
+    def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
+        return self._answered(request)
+
+    async def embed(self, request: EmbedRequest) -> bytes:
+        async with aclosing(self._answered(request)) as deltas:
+            return await vector_of(deltas)
+
+    async def _answered(self, request: TokenRequest | EmbedRequest) -> AsyncGenerator[TokenDelta]:
+        admit(request, self.info)
         reason = await self.ready() if self._dead or self._closing or self._events is None else None
         if reason is not None:
             raise Unavailable(reason)
         stream = self._streams.open(request)
         if len(self._streams) == 1:
             self._last_turn = self._clock.now()
-        self._send(Add(stream.request))
+        self._send(command(stream.request))
         try:
             async for delta in stream.deltas():
                 yield delta

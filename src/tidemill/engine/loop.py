@@ -1,6 +1,7 @@
 """The engine: plan -> submit -> collect -> commit -> emit, one step at a time.
 
-A request becomes ``n`` sequences. The scheduler sees their counters, this loop owns their token ids. A step:
+A request becomes ``n`` sequences, or where a vector is asked for one. The scheduler sees their counters, this loop
+owns their token ids. A step:
 
 1. plan     the proposer guesses, the scheduler shares out tokens and blocks, each share becomes a row of the plan
 2. submit   the executor starts to compute it
@@ -23,14 +24,15 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import InvalidRequest, Overloaded
 from tidemill.core.step import PlanRow, RowOutputs, SequenceId, StepPlan, StepResult
-from tidemill.core.tokens import EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
-from tidemill.engine.admission import check, check_tokens
-from tidemill.engine.proposer import NoProposer, Proposer, resolve
-from tidemill.engine.sequences import GeneratedSequence
+from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
+from tidemill.engine.admission import admit
+from tidemill.engine.proposer import NoProposer, Proposer
+from tidemill.engine.sequences import EmbeddedSequence, EngineSequence, GeneratedSequence
 from tidemill.engine.speed import Speed, SpeedMeter
 from tidemill.executors.protocol import Executor
 from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
@@ -75,8 +77,8 @@ class EngineLoop:
         self._load_seconds = load_seconds
         self._keep_speed = keep_speed
         self._speed = SpeedMeter()
-        self._sequences: dict[SequenceId, GeneratedSequence] = {}
-        self._requests: dict[str, list[GeneratedSequence]] = {}
+        self._sequences: dict[SequenceId, EngineSequence] = {}
+        self._requests: dict[str, list[EngineSequence]] = {}
         self._next_id = 0
         self._failures = 0
         self._meter = _Meter(now=self._clock.now())
@@ -115,19 +117,16 @@ class EngineLoop:
             last_progress=meter.last_progress,
         )
 
-    def add(self, request: TokenRequest) -> None:
+    def add(self, request: TokenRequest | EmbedRequest) -> None:
         """Queue a request. Raises InvalidRequest (or ContextLengthExceeded) for what can never be served and for an
         id that is in use, and Overloaded if the queue is full; then nothing has changed."""
-        sampling = request.sampling.validated(self._info.vocab_size)
-        max_tokens = check(len(request.prompt), sampling, self._info)
-        check_tokens(request.prompt, self._info.vocab_size)
+        if isinstance(request, TokenRequest):
+            request = replace(request, sampling=request.sampling.validated(self._info.vocab_size))
+        max_tokens = admit(request, self._info)
         if request.request_id in self._requests:
             raise InvalidRequest(f"request id {request.request_id} is in use", param="request_id")
-        self._check_queue(sampling.n)
-        seed = self._seeds() if sampling.seed is None else sampling.seed
-        self._requests[request.request_id] = [
-            self._enter(request, choice, max_tokens, seed) for choice in range(sampling.n)
-        ]
+        self._check_queue(request.choices)
+        self._requests[request.request_id] = self._enter(request, max_tokens)
 
     def abort(self, request_id: str, choice: int | None = None) -> None:
         """End one choice of a request, or all; no delta follows. Ids that are not known are ignored."""
@@ -173,21 +172,34 @@ class EngineLoop:
         if not self._scheduler.has_room(count):
             raise Overloaded(f"the queue is full: {self._scheduler.num_waiting} of {limit} sequences wait")
 
-    def _enter(self, request: TokenRequest, choice: int, max_tokens: int, seed: int) -> GeneratedSequence:
-        sequence = GeneratedSequence(
-            request,
-            choice=choice,
-            sequence_id=SequenceId(self._next_id),
-            max_tokens=max_tokens,
-            seed=seed,
-            info=self._info,
-        )
-        self._next_id += 1
-        self._scheduler.add(sequence.counters)
-        self._sequences[sequence.counters.id] = sequence
-        return sequence
+    def _enter(self, request: TokenRequest | EmbedRequest, max_tokens: int) -> list[EngineSequence]:
+        sequences = self._sequences_of(request, max_tokens)
+        for sequence in sequences:
+            self._scheduler.add(sequence.counters)
+            self._sequences[sequence.counters.id] = sequence
+        return sequences
 
-    def _leave(self, sequence: GeneratedSequence, reason: FinishReason) -> None:
+    def _sequences_of(self, request: TokenRequest | EmbedRequest, max_tokens: int) -> list[EngineSequence]:
+        if isinstance(request, EmbedRequest):
+            return [EmbeddedSequence(request, choice=0, sequence_id=self._new_id(), max_tokens=max_tokens)]
+        seed = self._seeds() if request.sampling.seed is None else request.sampling.seed
+        return [
+            GeneratedSequence(
+                request,
+                choice=choice,
+                sequence_id=self._new_id(),
+                max_tokens=max_tokens,
+                seed=seed,
+                info=self._info,
+            )
+            for choice in range(request.choices)
+        ]
+
+    def _new_id(self) -> SequenceId:
+        self._next_id += 1
+        return SequenceId(self._next_id - 1)
+
+    def _leave(self, sequence: EngineSequence, reason: FinishReason) -> None:
         """Take a sequence out of everything."""
         self._scheduler.remove(sequence.counters)
         del self._sequences[sequence.counters.id]
@@ -197,7 +209,7 @@ class EngineLoop:
             del self._requests[sequence.request_id]
         self._meter.finished[reason.value] += 1
 
-    def _end(self, sequence: GeneratedSequence, reason: FinishReason, error: str | None = None) -> TokenDelta:
+    def _end(self, sequence: EngineSequence, reason: FinishReason, error: str | None = None) -> TokenDelta:
         self._leave(sequence, reason)
         return sequence.ended(reason, error)
 
@@ -248,10 +260,10 @@ class EngineLoop:
     def _execute(self, plan: StepPlan) -> StepResult:
         self._executor.submit(plan)
         result = self._executor.collect()
-        drawn = [len(outputs.tokens) for outputs in result.rows]
+        given = [len(outputs.tokens) + (outputs.vector is not None) for outputs in result.rows]
         asked = [row.num_outputs for row in plan.rows]
-        if drawn != asked:
-            raise RuntimeError(f"the executor drew {drawn} tokens per row where {asked} were asked for")
+        if given != asked:
+            raise RuntimeError(f"the executor gave {given} outputs per row where {asked} were asked for")
         return result
 
     def _commit(self, schedule: Schedule, result: StepResult) -> list[TokenDelta]:
@@ -262,20 +274,20 @@ class EngineLoop:
                 self._scheduler.commit(share, 0)
                 continue
             self._meter.prompt_tokens += _num_read(share)
-            if not outputs.tokens:
+            if not share.num_outputs:
                 self._scheduler.commit(share, 0)
                 continue
             deltas.append(self._take(sequence, share, outputs))
         return deltas
 
-    def _take(self, sequence: GeneratedSequence, share: Share, outputs: RowOutputs) -> TokenDelta:
-        """Resolve what was drawn for one sequence, append it, and end the sequence if that ended it."""
+    def _take(self, sequence: EngineSequence, share: Share, outputs: RowOutputs) -> TokenDelta:
+        """Take in what one sequence's outputs gave, and end the sequence if that ended it. A vector is an output that
+        is no token."""
         before = sequence.num_output
-        drawn = resolve(sequence.proposed[: share.num_outputs - 1], outputs.tokens)
-        delta = sequence.accept(drawn, outputs.logprobs)
+        delta = sequence.take(outputs)
         accepted = sequence.num_output - before
         self._meter.generation_tokens += accepted
-        self._scheduler.commit(share, accepted)
+        self._scheduler.commit(share, accepted if delta.vector is None else 1)
         if delta.finish_reason is not None:
             self._leave(sequence, delta.finish_reason)
         return delta

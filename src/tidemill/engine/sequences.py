@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.core.sampling import SamplingOptions
-from tidemill.core.step import PenaltyCounts, RowOptions, SequenceId, TokenLogprob
-from tidemill.core.tokens import EngineInfo, FinishReason, TokenDelta, TokenRequest
+from tidemill.core.step import PenaltyCounts, RowOptions, RowOutputs, SequenceId, TokenLogprob
+from tidemill.core.tokens import EmbedRequest, EngineInfo, FinishReason, TokenDelta, TokenRequest
+from tidemill.engine.proposer import resolve
 from tidemill.scheduling.sequence import SequenceCounters
 
-__all__ = ["GeneratedSequence", "TokenCounts", "row_options"]
+__all__ = ["EmbeddedSequence", "EngineSequence", "GeneratedSequence", "TokenCounts", "row_options"]
 
 
 class TokenCounts:
@@ -60,20 +61,12 @@ class _Kept:
     finish_reason: FinishReason | None
 
 
-class GeneratedSequence:
-    """One choice of one request, from its prompt to its end."""
+class EngineSequence:
+    """One sequence from its prompt to its end, whatever comes of it."""
 
     def __init__(
-        self,
-        request: TokenRequest,
-        *,
-        choice: int,
-        sequence_id: SequenceId,
-        max_tokens: int,
-        seed: int,
-        info: EngineInfo,
+        self, request: TokenRequest | EmbedRequest, *, choice: int, sequence_id: SequenceId, max_tokens: int
     ) -> None:
-        sampling = request.sampling
         self.request_id = request.request_id
         self.choice = choice
         self.tokens = list(request.prompt)
@@ -81,11 +74,6 @@ class GeneratedSequence:
         self.proposed: tuple[int, ...] = ()
         """Tokens proposed to follow in the next step."""
         self.counters = SequenceCounters(id=sequence_id, num_prompt=len(self.tokens), max_tokens=max_tokens)
-        self._options = row_options(sampling, seed, choice)
-        self._counts = TokenCounts(self.tokens) if sampling.has_penalties else None
-        self._end_tokens = frozenset(sampling.stop_token_ids)
-        if not sampling.ignore_eos:
-            self._end_tokens |= frozenset(info.end_token_ids)
 
     @property
     def num_output(self) -> int:
@@ -97,17 +85,76 @@ class GeneratedSequence:
         """Tokens that may still be generated."""
         return self.counters.max_tokens - self.num_output
 
-    def options(self) -> RowOptions:
-        """What the next draw depends on."""
-        if self._counts is None:
-            return self._options
-        return replace(self._options, penalties=self._counts.snapshot())
+    def options(self) -> RowOptions | None:
+        """What the next draw depends on; None: nothing is drawn."""
+        return None
 
     def span(self, start: int, end: int) -> tuple[int, ...]:
         """The token ids at positions start .. end - 1, proposals included."""
         known = self.tokens[start:end]
         behind = end - len(self.tokens)
         return (*known, *self.proposed[:behind]) if behind > 0 else tuple(known)
+
+    def take(self, outputs: RowOutputs) -> TokenDelta:
+        """Take in what a step's outputs gave, and say it in a delta."""
+        raise NotImplementedError
+
+    def ended(self, reason: FinishReason, error: str | None = None) -> TokenDelta:
+        """A last delta without tokens."""
+        return TokenDelta(
+            request_id=self.request_id,
+            choice=self.choice,
+            tokens=(),
+            finish_reason=reason,
+            num_output_tokens=self.num_output,
+            error=error,
+        )
+
+
+class EmbeddedSequence(EngineSequence):
+    """A text whose vector is asked for: that is its one output."""
+
+    def take(self, outputs: RowOutputs) -> TokenDelta:
+        """End with the vector."""
+        return TokenDelta(
+            request_id=self.request_id,
+            choice=self.choice,
+            tokens=(),
+            finish_reason=FinishReason.STOP,
+            vector=outputs.vector,
+        )
+
+
+class GeneratedSequence(EngineSequence):
+    """One choice of a request that generates."""
+
+    def __init__(
+        self,
+        request: TokenRequest,
+        *,
+        choice: int,
+        sequence_id: SequenceId,
+        max_tokens: int,
+        seed: int,
+        info: EngineInfo,
+    ) -> None:
+        super().__init__(request, choice=choice, sequence_id=sequence_id, max_tokens=max_tokens)
+        sampling = request.sampling
+        self._options = row_options(sampling, seed, choice)
+        self._counts = TokenCounts(self.tokens) if sampling.has_penalties else None
+        self._end_tokens = frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            self._end_tokens |= frozenset(info.end_token_ids)
+
+    def options(self) -> RowOptions:
+        """What the next draw depends on."""
+        if self._counts is None:
+            return self._options
+        return replace(self._options, penalties=self._counts.snapshot())
+
+    def take(self, outputs: RowOutputs) -> TokenDelta:
+        """Resolve what was drawn against what was proposed, and append it."""
+        return self.accept(resolve(self.proposed[: len(outputs.tokens) - 1], outputs.tokens), outputs.logprobs)
 
     def accept(self, drawn: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TokenDelta:
         """Append what a step drew, up to an end token or the length, and say it in a delta."""
@@ -125,17 +172,6 @@ class GeneratedSequence:
             finish_reason=kept.finish_reason,
             stop_token=kept.stop_token,
             num_output_tokens=self.num_output,
-        )
-
-    def ended(self, reason: FinishReason, error: str | None = None) -> TokenDelta:
-        """A last delta without tokens."""
-        return TokenDelta(
-            request_id=self.request_id,
-            choice=self.choice,
-            tokens=(),
-            finish_reason=reason,
-            num_output_tokens=self.num_output,
-            error=error,
         )
 
     def _keep(self, drawn: Sequence[int]) -> _Kept:

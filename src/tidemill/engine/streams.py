@@ -14,21 +14,21 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from itertools import count
 
-from tidemill.core.errors import InvalidRequest, TidemillError
-from tidemill.core.tokens import TokenDelta, TokenRequest
+from tidemill.core.errors import InvalidRequest, TidemillError, Unavailable
+from tidemill.core.tokens import EmbedRequest, FinishReason, TokenDelta, TokenRequest
 
-__all__ = ["Stream", "Streams"]
+__all__ = ["Stream", "Streams", "vector_of"]
 
 
 class Stream:
     """The deltas of one request, until each of its choices has ended."""
 
-    def __init__(self, request: TokenRequest, ticket: str) -> None:
-        self.request = replace(request, request_id=ticket)
+    def __init__(self, request: TokenRequest | EmbedRequest, ticket: str) -> None:
+        self.request: TokenRequest | EmbedRequest = replace(request, request_id=ticket)
         """The request as the engine gets it."""
         self._caller_id = request.request_id
         self._queue: asyncio.Queue[TokenDelta | TidemillError | None] = asyncio.Queue()
-        self._open = set(range(request.sampling.n))
+        self._open = set(range(request.choices))
 
     @property
     def ticket(self) -> str:
@@ -84,7 +84,7 @@ class Streams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, request: TokenRequest) -> Stream:
+    def open(self, request: TokenRequest | EmbedRequest) -> Stream:
         """A new stream. Raises InvalidRequest if a request of that id has not ended."""
         request_id = request.request_id
         if self._live(request_id) is not None:
@@ -130,3 +130,14 @@ class Streams:
     def _live(self, request_id: str) -> Stream | None:
         stream = self._latest.get(request_id)
         return None if stream is None or stream.ended else stream
+
+
+async def vector_of(deltas: AsyncIterator[TokenDelta]) -> bytes:
+    """The vector that a request to embed ends with. Raises TidemillError if the engine could not go on with it, and
+    Unavailable if it was ended from outside."""
+    async for delta in deltas:
+        if delta.vector is not None:
+            return delta.vector
+        if delta.finish_reason is FinishReason.ERROR:
+            raise TidemillError(delta.error or "the engine could not go on with this request")
+    raise Unavailable("the engine ended this request before its vector was there")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tidemill.core.errors import TidemillError
 from tidemill.engine.loop import EngineLoop
-from tidemill.engine.wire import Add, Command, Failure, Outbox, Reject
+from tidemill.engine.wire import Abort, Command, Failure, Outbox, Reject
 
 __all__ = ["turn"]
 
@@ -16,11 +16,11 @@ def turn(loop: EngineLoop, commands: Iterable[Command]) -> Outbox:
     what ``step`` raises is raised."""
     rejects = []
     for command in commands:
-        if isinstance(command, Add):
-            try:
-                loop.add(command.request)
-            except TidemillError as error:
-                rejects.append(Reject(command.request.request_id, Failure.of(error)))
-        else:
+        if isinstance(command, Abort):
             loop.abort(command.request_id, command.choice)
+            continue
+        try:
+            loop.add(command.request)
+        except TidemillError as error:
+            rejects.append(Reject(command.request.request_id, Failure.of(error)))
     return Outbox(deltas=loop.step(), rejects=rejects, stats=loop.stats())

@@ -18,13 +18,14 @@ import msgspec
 from tidemill.core import errors
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import TidemillError
-from tidemill.core.tokens import EngineInfo, EngineStats, TokenDelta, TokenRequest
+from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDelta, TokenRequest
 
 __all__ = [
     "Abort",
     "Add",
     "Channel",
     "Command",
+    "Embed",
     "Failure",
     "FromEngine",
     "Inbox",
@@ -35,6 +36,7 @@ __all__ = [
     "StartFailed",
     "Started",
     "ToEngine",
+    "command",
     "frame",
     "pack",
     "parse_from_engine",
@@ -74,6 +76,12 @@ class Add(msgspec.Struct, frozen=True, tag="add"):
     request: TokenRequest
 
 
+class Embed(msgspec.Struct, frozen=True, tag="embed"):
+    """Queue a request for a vector."""
+
+    request: EmbedRequest
+
+
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """End one choice of a request, or all."""
 
@@ -81,7 +89,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     choice: int | None = None
 
 
-Command = Add | Abort
+Command = Add | Embed | Abort
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -138,6 +146,11 @@ FromEngine = Started | StartFailed | Outbox
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
 _from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def command(request: TokenRequest | EmbedRequest) -> Add | Embed:
+    """The command that queues a request."""
+    return Embed(request) if isinstance(request, EmbedRequest) else Add(request)
 
 
 def pack(command: Command) -> msgspec.Raw:

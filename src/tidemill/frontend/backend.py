@@ -13,9 +13,11 @@ from tidemill.core.errors import ModelNotFound, TidemillError
 from tidemill.core.events import DONE, Event, Reply
 from tidemill.core.metrics import NullRecorder, Recorder
 from tidemill.core.protocols import TokenEngine
-from tidemill.core.requests import ChatRequest, GenerationRequest
+from tidemill.core.requests import AnyRequest, ChatRequest, EmbeddingRequest, GenerationRequest
 from tidemill.core.tokens import EngineInfo
 from tidemill.core.version import __version__
+from tidemill.engine.admission import check_generates
+from tidemill.frontend.embedder import Embedder
 from tidemill.frontend.generation import Generation
 from tidemill.frontend.merge import close_iterator
 from tidemill.frontend.payloads import ChatPayloads, CompletionPayloads, Heading, Payloads, WholeChoice
@@ -48,6 +50,7 @@ class LocalBackend:
         self._text = text
         self._preparer = Preparer(text, engine.info)
         self._recorder = recorder or NullRecorder()
+        self._embedder = Embedder(engine, text, self._recorder)
         self._clock = clock or SystemClock()
         self._wall_time = wall_time
         self._fingerprint = _fingerprint(engine.info)
@@ -61,13 +64,16 @@ class LocalBackend:
         """As the engine says."""
         return await self._engine.ready()
 
-    async def open(self, request: GenerationRequest) -> Reply:
+    async def open(self, request: AnyRequest) -> Reply:
         """Begin an answer; see the class. Raises TidemillError for whatever is wrong before the first event."""
         arrival = self._clock.now()
         if request.model not in self.models:
             raise ModelNotFound(
                 f"the model {request.model!r} is not served here; there is {', '.join(self.models)}", param="model"
             )
+        if isinstance(request, EmbeddingRequest):
+            return await self._embedder.open(request, arrival)
+        check_generates(self._engine.info)
         prompts = await self._preparer.prepare(request, arrival)
         generation = Generation(
             engine=self._engine,

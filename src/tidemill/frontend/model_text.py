@@ -32,6 +32,11 @@ class ModelText:
         """See Text."""
         return self._chat.problem
 
+    @property
+    def ending(self) -> list[int]:
+        """See Text."""
+        return self._tokenizer.ending
+
     def encode(self, text: str) -> list[int]:
         """See Text."""
         return self._tokenizer.encode(text)

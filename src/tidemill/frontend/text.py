@@ -30,6 +30,11 @@ class Text(Protocol):
         """Why chats are refused, in one line; None if they are not."""
         ...
 
+    @property
+    def ending(self) -> Sequence[int]:
+        """Token ids that ``encode`` puts after a text; often none."""
+        ...
+
     def encode(self, text: str) -> Sequence[int]:
         """Token ids of a plain prompt, with the begin token where the model wants one; special tokens stay text."""
         ...

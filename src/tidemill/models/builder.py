@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from tidemill.graph.graph import (
+    Activate,
     Add,
     Attention,
     Embed,
     Glu,
     Graph,
     KvGroup,
+    LayerNorm,
     Linear,
     Moe,
     Node,
+    Pool,
+    PoolMode,
     RmsNorm,
     Rope,
     Rows,
@@ -51,7 +55,7 @@ class GraphBuilder:
         """Make a name stand for a weight that is declared."""
         self._aliases[name] = target
 
-    def add(self, node: Embed | Rope | Attention | Glu | Moe | Scale | SigmoidGate | SoftCap) -> Value:
+    def add(self, node: Embed | Rope | Attention | Glu | Activate | Moe | Scale | SigmoidGate | SoftCap) -> Value:
         """Append a node and return what it writes."""
         self._nodes.append(node)
         return node.out
@@ -61,6 +65,13 @@ class GraphBuilder:
         out = self.value(x.width, x.rows)
         weight = self.weight(weight, x.width // heads)
         self._nodes.append(RmsNorm(x=x, weight=weight, eps=eps, out=out, heads=heads))
+        return out
+
+    def layer_norm(self, x: Value, name: str, eps: float) -> Value:
+        """LayerNorm with ``name.weight`` and ``name.bias`` [width]."""
+        out = self.value(x.width, x.rows)
+        weight, bias = self.weight(f"{name}.weight", x.width), self.weight(f"{name}.bias", x.width)
+        self._nodes.append(LayerNorm(x=x, weight=weight, bias=bias, eps=eps, out=out))
         return out
 
     def linear(self, x: Value, name: str, outputs: int, *, bias: bool = False) -> Value:
@@ -83,14 +94,21 @@ class GraphBuilder:
         self._nodes.append(SelectRows(x=x, out=out))
         return out
 
-    def finish(self, logits: Value) -> Graph:
-        """The graph. Its KV groups are read off its attention nodes."""
+    def pool(self, x: Value, mode: PoolMode) -> Value:
+        """One vector for each sequence whose vector is asked for."""
+        out = self.value(x.width, Rows.OUTPUTS)
+        self._nodes.append(Pool(x=x, mode=mode, out=out))
+        return out
+
+    def finish(self, logits: Value, *, vocab_size: int | None = None) -> Graph:
+        """The graph; its KV groups are read off its attention nodes. Of one that pools, ``logits`` are the vectors, and
+        the vocabulary's size has to be said."""
         return Graph(
             nodes=tuple(self._nodes),
             weights=tuple(self._weights),
             kv_groups=self._kv_groups(),
             logits=logits,
-            vocab_size=logits.width,
+            vocab_size=logits.width if vocab_size is None else vocab_size,
             aliases=self._aliases,
         )
 

@@ -77,6 +77,8 @@ class MemoryPlan:
     """What decided the pool's size: demand, cap, memory or kv_memory."""
     kv_groups: tuple[GroupPool, ...]
     """One per KV group, in the graph's order."""
+    whole: bool = False
+    """Sequences are computed in one step each, and end with it."""
 
     @property
     def capacity_tokens(self) -> int:
@@ -147,6 +149,8 @@ class MemoryPlan:
         return f"{line}, cut from {self.model_max_len} to fit the KV pool"
 
     def _pool_line(self) -> str:
+        if self.whole and self.pool_limit == "demand":
+            return "texts are computed whole: the pool holds those of a step, and nothing is kept after it"
         reasons = {
             "demand": f"all {self.max_running} sequences (max_running) fit at full length",
             "cap": f"{self.full_sequences} of {self.max_running} sequences fit at full length; kv_memory raises the "
@@ -225,12 +229,14 @@ class _Planner:
             model_max_len=wanted,
             pool_limit=limit,
             kv_groups=sizes.pools(blocks, length),
+            whole=self._shape.graph.whole,
         )
 
     def _step_tokens(self, length: int) -> int:
         """Most tokens of a step; without chunks a whole prompt is one."""
         scheduler = self._config.scheduler
-        return scheduler.max_step_tokens if scheduler.chunked_prefill else max(scheduler.max_step_tokens, length)
+        whole = self._shape.graph.whole or not scheduler.chunked_prefill
+        return max(scheduler.max_step_tokens, length) if whole else scheduler.max_step_tokens
 
     def _sizes(self, length: int) -> PoolSizes:
         return PoolSizes(
@@ -287,10 +293,18 @@ class _Planner:
                 )
             return sizes.within(asked), "kv_memory"
         one = _blocks(wanted, self._config.block_size)
-        demand = one * self._config.scheduler.max_running
+        demand = self._demand(one, wanted)
         cap = max(sizes.within(DEFAULT_POOL), one)
         blocks = min(demand, cap, sizes.within(room))
         return blocks, "demand" if blocks == demand else "cap" if blocks == cap else "memory"
+
+    def _demand(self, one: int, wanted: int) -> int:
+        """Blocks with which nothing has to wait for others. What is computed whole holds blocks for one step alone:
+        those of a step's tokens, of which each sequence may leave a part of a block unused."""
+        running = self._config.scheduler.max_running
+        if not self._shape.graph.whole:
+            return one * running
+        return max(one, _blocks(self._step_tokens(wanted), self._config.block_size) + running)
 
     def _fitted_length(self, sizes: PoolSizes, blocks: int, wanted: int, room: int) -> int:
         """wanted, or what the pool holds if that is less and the length may be reduced."""

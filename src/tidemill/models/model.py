@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidemill.core.embedding import Embedding
 from tidemill.graph.formats import WeightTensor
 from tidemill.graph.graph import Graph
 from tidemill.text.source import TextSource
@@ -30,3 +31,5 @@ class Model:
     end_token_ids: tuple[int, ...]
     """Tokens that end an answer, ascending (union of everything the files name)."""
     text: TextSource
+    embedding: Embedding | None = None
+    """How it embeds; None: it generates."""

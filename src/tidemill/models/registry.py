@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from tidemill.core.errors import ModelLoadError
 from tidemill.graph.graph import Graph
+from tidemill.graph.passes.pool import pooled
 from tidemill.models import (
+    bert,
     gemma2,
     gemma3,
     gpt_oss,
@@ -21,10 +23,12 @@ from tidemill.models import (
     qwen2_moe,
     qwen3,
     qwen3_moe,
+    roberta,
 )
+from tidemill.models.bert import POOL_MODES
 from tidemill.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "Architecture", "build_graph"]
+__all__ = ["ARCHITECTURES", "Architecture", "build_graph", "is_encoder", "max_position"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +40,17 @@ class Architecture:
     """Models people know that have it."""
     special: str
     """What sets it apart from Llama."""
+    encoder: bool = False
+    """It gives vectors and can do nothing else."""
 
 
 ARCHITECTURES = {
+    "bert": Architecture(
+        build=bert.build,
+        models="BERT, MiniLM, BGE, E5, GTE (version 1)",
+        special="an encoder: attention without a mask, learned positions, layer norms, no gates",
+        encoder=True,
+    ),
     "gemma2": Architecture(
         build=gemma2.build,
         models="Gemma 2",
@@ -109,13 +121,57 @@ ARCHITECTURES = {
         models="Qwen3 (30B-A3B, 235B-A22B)",
         special="mixture of experts; norms of queries and keys",
     ),
+    "roberta": Architecture(
+        build=roberta.build,
+        models="RoBERTa, and sentence encoders made of it",
+        special="as `bert`, with positions that begin behind the padding token's id",
+        encoder=True,
+    ),
+    "xlm-roberta": Architecture(
+        build=roberta.build,
+        models="XLM-RoBERTa, multilingual E5, BGE-M3 (dense vectors)",
+        special="as `roberta`",
+        encoder=True,
+    ),
 }
 
 
 def build_graph(fields: Fields) -> Graph:
-    """The graph of a configuration. Raises ModelLoadError for an architecture that is not in ARCHITECTURES."""
+    """The graph of a configuration; with the field ``pooling`` one that gives vectors, which an encoder always does.
+
+    Raises ModelLoadError for an architecture that is not in ARCHITECTURES, or that cannot be pooled like this.
+    """
+    architecture = _architecture(fields)
+    graph = architecture.build(fields)
+    if architecture.encoder:
+        return graph
+    for name, other in (("is_causal", False), ("use_bidirectional_attention", True)):
+        if fields.values.get(name) is other:
+            raise fields.error(name, f"is {str(other).lower()}: this build has that in encoders only")
+    if "pooling" not in fields:
+        return graph
+    mode = POOL_MODES[fields.text("pooling")]
+    if mode != "last" and any(group.window is not None for group in graph.kv_groups):
+        raise fields.error(
+            "pooling", f"{fields.text('pooling')} of layers with a sliding window is not built; use last"
+        )
+    return pooled(graph, mode)
+
+
+def is_encoder(fields: Fields) -> bool:
+    """True for an architecture that gives vectors and can do nothing else."""
+    return _architecture(fields).encoder
+
+
+def max_position(fields: Fields, graph: Graph) -> int:
+    """Tokens the model was made for."""
+    stated = fields.integer("max_position_embeddings", 2048)
+    return stated if graph.positions is None else min(stated, graph.positions)
+
+
+def _architecture(fields: Fields) -> Architecture:
     model_type = fields.text("model_type")
     if model_type not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
         raise ModelLoadError(f"{fields.where}: model_type is {model_type!r}; this build knows {known}")
-    return ARCHITECTURES[model_type].build(fields)
+    return ARCHITECTURES[model_type]

@@ -12,6 +12,7 @@ from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Graph, Moe
 from tidemill.models.fields import Fields
+from tidemill.models.loading.embedding import declared_in_folder, pooling_of
 from tidemill.models.loading.hub import cached, fetch_config
 from tidemill.models.loading.hub_name import HubName, parse_hub_name
 from tidemill.models.loading.json_file import read_json
@@ -22,7 +23,7 @@ from tidemill.models.loading.resolve import cannot_be_looked_at
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.loading.text_part import text_config
 from tidemill.models.model import Model
-from tidemill.models.registry import build_graph
+from tidemill.models.registry import build_graph, max_position
 
 __all__ = ["ModelShape", "read_shape"]
 
@@ -81,6 +82,8 @@ def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
     packed = None if in_four_bits(whole) else planned_format(whole, str(file))
     values: dict[str, Any] = {**text_config(whole), "max_model_len": config.max_model_len}
     fields = Fields(values, str(file))
+    pooling = pooling_of(declared_in_folder(file.parent), fields, config)
+    fields = Fields({**values, "pooling": pooling}, str(file))
     dtype = fields.text("dtype", fields.text("torch_dtype", "float32"))
     if dtype not in _DTYPES:
         raise fields.error("dtype", f"is {dtype!r}; this build knows {', '.join(_DTYPES)}")
@@ -94,7 +97,7 @@ def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
         name=name,
         graph=graph,
         formats=formats,
-        max_position=fields.integer("max_position_embeddings", 2048),
+        max_position=max_position(fields, graph),
     )
 
 

@@ -17,7 +17,7 @@ from tidemill.core.errors import Draining, TidemillError
 from tidemill.core.events import DONE, Event, Reply
 from tidemill.core.metrics import REQUESTS_ACTIVE, Recorder
 from tidemill.core.protocols import Backend
-from tidemill.core.requests import GenerationRequest
+from tidemill.core.requests import AnyRequest
 from tidemill.serve import sse
 from tidemill.serve.drain import Drain
 
@@ -31,10 +31,10 @@ class CallerGone(Exception):
 
 
 class Answer:
-    """An ASGI response that runs a generation request."""
+    """An ASGI response that runs a request."""
 
     def __init__(
-        self, *, backend: Backend, request: GenerationRequest, drain: Drain, recorder: Recorder, stall_seconds: float
+        self, *, backend: Backend, request: AnyRequest, drain: Drain, recorder: Recorder, stall_seconds: float
     ) -> None:
         self._backend = backend
         self._request = request

@@ -19,12 +19,13 @@ from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, TidemillError, Unavailable
 from tidemill.core.protocols import Backend, TokenEngine
-from tidemill.core.requests import GenerationRequest
+from tidemill.core.requests import AnyRequest
 from tidemill.core.version import __version__
 from tidemill.serve.answer import Answer
 from tidemill.serve.body import read_body
 from tidemill.serve.door import Door
 from tidemill.serve.drain import Drain
+from tidemill.serve.embedding_schema import embedding_request
 from tidemill.serve.metrics import PrometheusMetrics
 from tidemill.serve.refusal import refusal
 from tidemill.serve.schemas import Incoming, chat_request, completion_request
@@ -36,6 +37,7 @@ ENDPOINTS: Final = {
     "/v1/models": "models served here",
     "/v1/chat/completions": "answers to conversations",
     "/v1/completions": "continuations of prompts",
+    "/v1/embeddings": "vectors of texts, of models that embed",
     "/health": "200 while the process answers",
     "/ready": "200 while the engine makes progress, else 503 with the reason",
     "/metrics": "metrics for Prometheus",
@@ -107,6 +109,7 @@ class _Routes:
             Route("/v1/models/{name:path}", self.model),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/embeddings", self.embeddings, methods=["POST"]),
         ]
 
     async def index(self, request: Request) -> Response:
@@ -156,6 +159,9 @@ class _Routes:
     async def completions(self, request: Request) -> Answer:
         return self._answer(completion_request(await self._incoming(request)))
 
+    async def embeddings(self, request: Request) -> Answer:
+        return self._answer(embedding_request(await self._incoming(request)))
+
     async def _incoming(self, request: Request) -> Incoming:
         self._drain.check()
         raw = await read_body(
@@ -163,7 +169,7 @@ class _Routes:
         )
         return Incoming(raw=raw, default_model=self._backend.models[0], request_id=request.state.request_id)
 
-    def _answer(self, request: GenerationRequest) -> Answer:
+    def _answer(self, request: AnyRequest) -> Answer:
         return Answer(
             backend=self._backend,
             request=request,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill.core.errors import Unavailable
 from tidemill.core.events import Reply
 from tidemill.core.metrics import Recorder
-from tidemill.core.requests import GenerationRequest
+from tidemill.core.requests import AnyRequest
 from tidemill.engine.client import ProcessEngine
 from tidemill.frontend.backend import LocalBackend
 from tidemill.frontend.text import Text
@@ -42,7 +42,7 @@ class LaunchedBackend:
         """None once the engine makes progress."""
         return "the model is loading" if self._backend is None else await self._backend.ready()
 
-    async def open(self, request: GenerationRequest) -> Reply:
+    async def open(self, request: AnyRequest) -> Reply:
         """See LocalBackend."""
         if self._backend is None:
             raise Unavailable("the model is loading")

@@ -19,13 +19,20 @@ from tidemill.serve.body import parse_object
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.paths import field_path
 
-__all__ = ["COMPLETION_MAX_TOKENS", "Incoming", "chat_request", "completion_request"]
+__all__ = [
+    "COMPLETION_MAX_TOKENS",
+    "Incoming",
+    "chat_request",
+    "completion_request",
+    "parsed",
+    "texts_or_ids",
+]
 
 COMPLETION_MAX_TOKENS: Final = 16
 """OpenAI's default for completions; chats default to the room that is left."""
 
 _TOKEN_KEY: Final = re.compile(r"0|[1-9][0-9]{0,9}")
-_M = TypeVar("_M", bound="_Body")
+_M = TypeVar("_M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +165,7 @@ class _CompletionBody(_Body):
     @field_validator("prompt", mode="before")
     @classmethod
     def _prompt(cls, value: Any) -> tuple[Prompt, ...]:
-        return _prompts(value)
+        return texts_or_ids(value, "prompt")
 
 
 _CHAT_FIELDS: Final = FieldFilter(_ChatBody.model_fields)
@@ -167,7 +174,7 @@ _COMPLETION_FIELDS: Final = FieldFilter(_CompletionBody.model_fields)
 
 def chat_request(incoming: Incoming) -> ChatRequest:
     """A body of /v1/chat/completions as a canonical request; raises InvalidRequest or one of its kinds."""
-    fields = _parse(_ChatBody, _CHAT_FIELDS, incoming)
+    fields = parsed(_ChatBody, _CHAT_FIELDS, incoming)
     if fields.top_logprobs is not None:
         _within("top_logprobs", fields.top_logprobs)
         if not fields.logprobs:
@@ -189,7 +196,7 @@ def chat_request(incoming: Incoming) -> ChatRequest:
 
 def completion_request(incoming: Incoming) -> CompletionRequest:
     """A body of /v1/completions as a canonical request; raises InvalidRequest or one of its kinds."""
-    fields = _parse(_CompletionBody, _COMPLETION_FIELDS, incoming)
+    fields = parsed(_CompletionBody, _COMPLETION_FIELDS, incoming)
     if fields.logprobs is not None:
         _within("logprobs", fields.logprobs)
         if fields.echo:
@@ -215,32 +222,30 @@ def _within(name: str, value: int) -> None:
         raise InvalidRequest(f"{name} must be between 0 and {MAX_TOP_LOGPROBS}, not {value}", param=name)
 
 
-def _prompts(value: Any) -> tuple[Prompt, ...]:
-    """Text, token ids, a list of texts or a list of lists of token ids, always as a tuple of prompts."""
+def texts_or_ids(value: Any, name: str) -> tuple[Prompt, ...]:
+    """Text, token ids, a list of texts or a list of lists of token ids, always as a tuple; ``name`` is the field."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list):
-        raise InvalidRequest(
-            f"prompt must be text, token ids, or a list of either, not {_shown(value)}", param="prompt"
-        )
+        raise InvalidRequest(f"{name} must be text, token ids, or a list of either, not {_shown(value)}", param=name)
     if not value:
-        raise InvalidRequest("prompt must not be an empty list", param="prompt")
+        raise InvalidRequest(f"{name} must not be an empty list", param=name)
     if isinstance(value[0], str):
-        return tuple(_text(item, f"prompt[{index}]") for index, item in enumerate(value))
+        return tuple(_text(item, f"{name}[{index}]") for index, item in enumerate(value))
     if isinstance(value[0], list):
-        return tuple(_ids(item, f"prompt[{index}]") for index, item in enumerate(value))
-    return (_ids(value, "prompt"),)
+        return tuple(_ids(item, f"{name}[{index}]") for index, item in enumerate(value))
+    return (_ids(value, name),)
 
 
 def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
-        raise InvalidRequest(f"{path} must be text like the prompts before it, not {_shown(value)}", param=path)
+        raise InvalidRequest(f"{path} must be text like those before it, not {_shown(value)}", param=path)
     return value
 
 
 def _ids(value: Any, path: str) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise InvalidRequest(f"{path} must be token ids like the prompts before it, not {_shown(value)}", param=path)
+        raise InvalidRequest(f"{path} must be token ids like those before it, not {_shown(value)}", param=path)
     if not value:
         raise InvalidRequest(f"{path} must not be empty", param=path)
     for index, token in enumerate(value):
@@ -250,7 +255,8 @@ def _ids(value: Any, path: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _parse(model: type[_M], known: FieldFilter, incoming: Incoming) -> _M:
+def parsed(model: type[_M], known: FieldFilter, incoming: Incoming) -> _M:
+    """The fields of a body; raises InvalidRequest or one of its kinds, naming the field."""
     body, strict = parse_object(incoming.raw)
     try:
         fields = model.model_validate(known.sort(body))

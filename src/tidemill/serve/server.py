@@ -15,7 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Literal
 
 import uvicorn
 
@@ -28,7 +28,9 @@ from tidemill.serve.drain import Drain
 from tidemill.serve.metrics import PrometheusMetrics
 from tidemill.serve.protocol import BoundedHttp
 
-__all__ = ["HttpServer", "check_config", "ready_line", "run"]
+__all__ = ["Example", "HttpServer", "check_config", "ready_line", "run"]
+
+Example = Literal["chat", "completion", "embedding"]
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _CUT_SECONDS: Final = 2.0
@@ -46,24 +48,34 @@ def run(
     engine: TokenEngine | None = None,
     metrics: PrometheusMetrics | None = None,
     lifetime: Lifetime | None = None,
-    chat: bool = True,
+    example: Example = "chat",
     say: Callable[[str], None] = lambda line: print(line, flush=True),
 ) -> int:
     """Serve until a signal ends it; returns the exit code 0.
 
-    ``chat`` False: the example shown is a completion, for models without a chat template. Raises ConfigError for
+    ``example``: the kind of request that the model takes, shown when the server is up. Raises ConfigError for
     settings that cannot be, a port in use among them, before anything is started.
     """
     check_config(config)
     listener = _bind(config)
     server = HttpServer(config, backend, engine=engine, metrics=metrics, lifetime=lifetime)
-    example = ready_line(config.host, listener.getsockname()[1], backend.models[0], config, chat=chat)
-    server.on_started = lambda: say(example)
+    shown = ready_line(config.host, listener.getsockname()[1], backend.models[0], config, example=example)
+    server.on_started = lambda: say(shown)
     try:
         server.run(sockets=[listener])
     finally:
         listener.close()
     return 0
+
+
+_QUESTION = "Why does the tide come twice a day?"
+_WAY = {"temperature": 0, "stream": True}
+_EXAMPLES: dict[Example, tuple[str, dict[str, object]]] = {
+    "chat": ("chat/completions", {"messages": [{"role": "user", "content": _QUESTION}], **_WAY}),
+    "completion": ("completions", {"prompt": "The tide comes", **_WAY}),
+    "embedding": ("embeddings", {"input": _QUESTION}),
+}
+"""A path and the fields of a request, of each kind."""
 
 
 def check_config(config: ServerConfig) -> None:
@@ -81,16 +93,14 @@ def check_config(config: ServerConfig) -> None:
         raise ConfigError(f"port must be between 0 and 65535, not {config.port}", param="port")
 
 
-def ready_line(host: str, port: int, model: str, config: ServerConfig, *, chat: bool) -> str:
+def ready_line(host: str, port: int, model: str, config: ServerConfig, *, example: Example) -> str:
     """Where the server is, and a command that gets an answer from it."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     base = f"http://[{shown}]:{port}/v1" if ":" in shown else f"http://{shown}:{port}/v1"
-    question = "Why does the tide come twice a day?"
-    content = {"messages": [{"role": "user", "content": question}]} if chat else {"prompt": "The tide comes"}
-    request = {"model": model, **content, "temperature": 0, "stream": True}
+    path, content = _EXAMPLES[example]
+    request = {"model": model, **content}
     body = json.dumps(request, ensure_ascii=False).replace("'", "'\\''")
     key = ' -H "Authorization: Bearer $TIDEMILL_API_KEY"' if config.api_keys else ""
-    path = "chat/completions" if chat else "completions"
     return (
         f"Ready: {model} at {base}\nTry:   curl -N {base}/{path} -H 'Content-Type: application/json'{key} -d '{body}'"
     )

@@ -46,6 +46,11 @@ class Tokenizer:
         """True if plain prompts start with BOS unless the caller says otherwise."""
         return bool(self._before)
 
+    @property
+    def ending(self) -> list[int]:
+        """Ids that belong after a plain prompt."""
+        return list(self._after)
+
     def encode(self, text: str, *, add_bos: bool | None = None, allow_special: bool = False) -> list[int]:
         """Token ids of a plain prompt.
 

@@ -120,7 +120,7 @@ def test_values_per_layer_that_are_all_alike_are_one_value(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"general__architecture": "mamba"}, "general.architecture is 'mamba'; this build knows gemma2, "),
+        ({"general__architecture": "mamba"}, "general.architecture is 'mamba'; this build knows bert, gemma2, "),
         ({"general__architecture": None}, "general.architecture is missing"),
         ({"general__type": "adapter"}, "general.type is 'adapter': this is not a whole model"),
         ({"split__count": 3}, "is one of 3 parts, but is not named so"),

@@ -25,12 +25,14 @@ _ROPE_DIVISORS = "rope_freqs.weight"
 _LONG_DIVISORS, _SHORT_DIVISORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _ROPE_TENSORS = {_ROPE_DIVISORS, _LONG_DIVISORS, _SHORT_DIVISORS}
 _HEAD = "output.weight"
+_TYPES = "token_types.weight"
 
 _COMMON_KEYS = {
     "block_count": "num_hidden_layers",
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
+    "attention.causal": "is_causal",
     "attention.head_count": "num_attention_heads",
     "attention.head_count_kv": "num_key_value_heads",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
@@ -40,6 +42,7 @@ _COMMON_KEYS = {
 }
 _READ_ELSEWHERE = {
     "attention.value_length",
+    "pooling_type",
     "rope.dimension_count",
     "rope.scaling.type",
     "rope.scaling.factor",
@@ -101,6 +104,10 @@ class Dialect:
     """Those that have no default."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Tensors that the common names do not cover, or that mean something else here."""
+    layers: str = "model.layers"
+    """What the layers are called in the graph."""
+    top: Mapping[str, str] = field(default_factory=lambda: _TOP)
+    """Tensors outside the layers."""
     derived: Callable[[Fields, Values], Values] = lambda _keys, _values: {}
     """Fields that follow from the keys (first argument) and the fields read so far."""
 
@@ -129,6 +136,8 @@ def config(file: GgufFile, architecture: str, dialect: Dialect) -> Fields:
         "rope_scaling": _rope_scaling(keys, where, prefix, file),
     }
     values.setdefault("vocab_size", _vocab_size(file))
+    if _TYPES in file.tensors:
+        values["type_vocab_size"] = file.tensors[_TYPES].shape[0]
     if _ROPE_DIVISORS in file.tensors:
         values["rope_divisors"] = _numbers(file, _ROPE_DIVISORS)
     fields = Fields(values, file.where)
@@ -153,9 +162,9 @@ def tensors(file: GgufFile, fields: Fields, dialect: Dialect) -> dict[str, Store
             expert = f"{int(single[3])}.{single[2]}_proj.weight"
             named[f"model.layers.{int(single[1])}.mlp.experts.{expert}"] = tensor
         elif match is None or match[2] not in modules:
-            named[_TOP.get(name, name)] = tensor
+            named[dialect.top.get(name, name)] = tensor
         else:
-            canonical = f"model.layers.{int(match[1])}.{modules[match[2]]}.{match[3]}"
+            canonical = f"{dialect.layers}.{int(match[1])}.{modules[match[2]]}.{match[3]}"
             shape = tensor.shape
             if match[2] in _STACKED_MODULES and len(shape) == (3 if match[3] == "weight" else 2):
                 shape = (shape[0] * shape[1], *shape[2:])

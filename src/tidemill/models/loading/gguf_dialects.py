@@ -105,7 +105,33 @@ def _qwen3moe(_keys: Fields, _values: Values) -> Values:
     return {"norm_topk_prob": True}
 
 
+_BERT_TOP = {
+    "token_embd.weight": "embeddings.word_embeddings.weight",
+    "position_embd.weight": "embeddings.position_embeddings.weight",
+    "token_types.weight": "embeddings.token_type_embeddings.weight",
+    "token_embd_norm.weight": "embeddings.LayerNorm.weight",
+    "token_embd_norm.bias": "embeddings.LayerNorm.bias",
+}
+_BERT_MODULES = {
+    "attn_q": "attention.self.query",
+    "attn_k": "attention.self.key",
+    "attn_v": "attention.self.value",
+    "attn_output": "attention.output.dense",
+    "attn_output_norm": "attention.output.LayerNorm",
+    "ffn_up": "intermediate.dense",
+    "ffn_down": "output.dense",
+    "layer_output_norm": "output.LayerNorm",
+}
+
 DIALECTS = {
+    "bert": Dialect(
+        model_type="bert",
+        keys={"attention.layer_norm_epsilon": "layer_norm_eps"},
+        required=frozenset({"attention.layer_norm_epsilon"}),
+        modules=_BERT_MODULES,
+        layers="encoder.layer",
+        top=_BERT_TOP,
+    ),
     "gemma2": Dialect(model_type="gemma2", keys=_CAPS | _WINDOW, modules=_NORMS_ON_BOTH_SIDES, derived=_gemma2),
     "gemma3": Dialect(
         model_type="gemma3_text",

@@ -13,6 +13,14 @@ import numpy as np
 from tidemill.core.config import ModelConfig
 from tidemill.models.fields import Fields
 from tidemill.models.loading import gguf_config
+from tidemill.models.loading.base_tensors import base_tensors
+from tidemill.models.loading.embedding import (
+    Declared,
+    declared_in_folder,
+    declared_in_gguf,
+    embedding_of,
+    pooling_of,
+)
 from tidemill.models.loading.folder_text import folder_text_source, read_template
 from tidemill.models.loading.gguf import GgufFile
 from tidemill.models.loading.gguf_dialects import DIALECTS
@@ -27,7 +35,7 @@ from tidemill.models.loading.split import read_gguf
 from tidemill.models.loading.stored import StoredTensor, matched
 from tidemill.models.loading.text_part import text_config, text_tensors
 from tidemill.models.model import Model
-from tidemill.models.registry import build_graph
+from tidemill.models.registry import build_graph, max_position
 from tidemill.text.source import TextSource
 
 __all__ = ["load_model", "load_text_source"]
@@ -45,18 +53,23 @@ def load_model(config: ModelConfig) -> Model:
     files = resolve(config.path, config.revision)
     file = read_gguf(files.path) if files.is_gguf else None
     fields, stored = _gguf_parts(file) if file else _folder_parts(files.path)
-    fields = Fields({**fields.values, "max_model_len": config.max_model_len}, fields.where)
+    declared = _declared_in(files, file)
+    asked = {"max_model_len": config.max_model_len, "pooling": pooling_of(declared, fields, config)}
+    fields = Fields({**fields.values, **asked}, fields.where)
     graph = build_graph(fields)
+    if graph.pools:
+        stored = base_tensors(fields, stored)
     text = _text(files, file, config.chat_template)
     return Model(
         name=config.name or files.name,
         architecture=fields.text("model_type"),
         graph=graph,
         weights=matched(graph, split_merged(fields, stored), str(files.path)),
-        max_position=fields.integer("max_position_embeddings", 2048),
+        max_position=max_position(fields, graph),
         vocab_size=graph.vocab_size,
         end_token_ids=text.end_token_ids,
         text=text,
+        embedding=embedding_of(graph, declared, fields, config),
     )
 
 
@@ -69,6 +82,14 @@ def load_text_source(path: str, chat_template: str | None = None) -> TextSource:
 def _text(files: ModelFiles, file: GgufFile | None, chat_template: str | None) -> TextSource:
     text = gguf_text_source(file) if file else folder_text_source(files.path)
     return replace(text, chat_templates={"default": read_template(Path(chat_template))}) if chat_template else text
+
+
+def _declared_in(files: ModelFiles, file: GgufFile | None) -> Declared:
+    """What a model's files say of embedding."""
+    if file is None:
+        return declared_in_folder(files.path)
+    metadata = Fields(file.metadata, file.where)
+    return declared_in_gguf(metadata, metadata.text("general.architecture"))
 
 
 def _gguf_parts(file: GgufFile) -> tuple[Fields, Mapping[str, StoredTensor]]:

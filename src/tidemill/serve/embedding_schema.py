@@ -1,0 +1,49 @@
+"""Bodies of /v1/embeddings. What depends on the model is checked behind the backend."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from tidemill.core.requests import EmbeddingRequest, Prompt
+from tidemill.serve.fields import FieldFilter
+from tidemill.serve.schemas import Incoming, parsed, texts_or_ids
+
+__all__ = ["embedding_request"]
+
+
+class _EmbeddingBody(BaseModel):
+    """None is absent."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    model: str | None = None
+    input: tuple[Any, ...]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    truncate_prompt_tokens: int | None = None
+    user: str | None = None
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _input(cls, value: Any) -> tuple[Prompt, ...]:
+        return texts_or_ids(value, "input")
+
+
+_FIELDS: Final = FieldFilter(_EmbeddingBody.model_fields)
+
+
+def embedding_request(incoming: Incoming) -> EmbeddingRequest:
+    """A body as a canonical request; raises InvalidRequest or one of its kinds."""
+    fields = parsed(_EmbeddingBody, _FIELDS, incoming)
+    return EmbeddingRequest(
+        model=incoming.default_model if fields.model is None else fields.model,
+        inputs=fields.input,
+        encoding=fields.encoding_format,
+        dimensions=fields.dimensions,
+        truncate=fields.truncate_prompt_tokens,
+        request_id=incoming.request_id,
+        user=fields.user,
+        raw=incoming.raw,
+    )

@@ -1,0 +1,65 @@
+"""Vectors of all-MiniLM-L6-v2 by transformers: the model, the mean under the attention mask, divided by its length.
+
+Run by a Python that has torch and transformers (``make golden`` runs it where MiniLM is named); no part of the package
+is used. sentence-transformers does the same three things (its modules Transformer, Pooling and Normalize).
+
+    python tests/golden/generate_minilm.py FOLDER [--check]
+
+Writes ``data/minilm.npz``: texts, their token ids, and one vector each, in float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModel, BertTokenizer
+
+DATA = Path(__file__).parent / "data" / "minilm.npz"
+TEXTS = [
+    "Why does the tide come twice a day?",
+    "The moon pulls the sea, and the sea follows.",
+    "moon",
+    "Ebbe und Flut",
+    "naïve café, 東京 — and a word nobody knows: zxqvwy",
+    "a",
+    "def tide(hours: float) -> float: return 2 * math.sin(hours / 12.42)",
+    " ".join(f"At hour {hour} the water stands {hour * 7 % 13} feet high." for hour in range(30)),
+]
+
+
+@torch.inference_mode()
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    names = (arguments.folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    tokenizer = BertTokenizer(vocab={name: id_ for id_, name in enumerate(names)}, do_lower_case=True)
+    model = AutoModel.from_pretrained(arguments.folder, attn_implementation="eager").eval()
+    made = {"texts": np.array(TEXTS)}
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    mask = batch["attention_mask"][:, :, None]
+    mean = (model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
+    made["vectors"] = torch.nn.functional.normalize(mean, dim=1).numpy()
+    for index, text in enumerate(TEXTS):
+        made[f"ids{index}"] = np.array(tokenizer.encode(text), np.int32)
+    if not arguments.check:
+        np.savez_compressed(DATA, **made)
+        return 0
+    before = np.load(DATA)
+    for key, value in made.items():
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(value, before[key], atol=1e-5, rtol=0)
+        else:
+            np.testing.assert_array_equal(value, before[key])
+    print("minilm: agrees")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
