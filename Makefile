@@ -7,6 +7,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 PORT ?= 8000
 MODEL ?=
+FUZZ_FACTOR ?= 100
 SOAK_SECONDS ?= 120
 BENCH_ARGS ?=
 BIN := $(VENV)/bin
@@ -14,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
 
-.PHONY: help setup serve test test-fast check check-python check-native check-aarch64 bench golden golden-write soak wheel wheel-check docs clean
+.PHONY: help setup serve test test-fast fuzz check check-python check-native check-aarch64 bench golden golden-write soak wheel wheel-check docs clean
 
 help: ## List the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +54,10 @@ test: setup ## Run all tests except the soak tests
 
 test-fast: setup ## Run the tests that take less than ten seconds each
 	$(BIN)/python -m pytest -m "not soak and not slow" $(ARGS)
+
+fuzz: setup ## Hours of damaged and hostile model files (FUZZ_FACTOR= times as many as the tests try)
+	TIDEMILL_FUZZ_FACTOR=$(FUZZ_FACTOR) $(BIN)/python -m pytest --timeout=0 tests/models/loading/test_hostile_folder.py \
+		tests/models/loading/test_hostile_metadata.py $(ARGS)
 
 check: check-python check-native ## Lint, types, import directions, native tests under sanitizers
 

@@ -191,9 +191,16 @@ class Draining(Unavailable):
 
 
 class SetupError(TidemillError):
-    """Something before the first request is wrong: the command line prints one line and exits with 2."""
+    """Something before the first request is wrong: the command line prints one line and exits with 2.
+
+    Messages quote names and values from files that are not trusted: they are made one line of printable text, and cut
+    in the middle where they are too long to be read.
+    """
 
     code = "setup_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(_one_line(message), param=param)
 
 
 class ModelLoadError(SetupError):
@@ -212,3 +219,15 @@ class ConfigError(SetupError):
     """A setting has a value it cannot have: the message names the setting and the fix."""
 
     code = "config_error"
+
+
+_BEGINNING, _END = 1200, 300
+
+
+def _one_line(message: str) -> str:
+    if len(message) > _BEGINNING + _END:
+        left_out = len(message) - _BEGINNING - _END
+        message = f"{message[:_BEGINNING]}... ({left_out} characters) ...{message[-_END:]}"
+    if message.isprintable():
+        return message
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in message)

@@ -41,6 +41,8 @@ __all__ = [
     "window_of",
 ]
 
+_MAX_HEAD_DIM = 1 << 14
+"""Rotation takes a frequency for each pair of dimensions, so this is checked before any is computed."""
 _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
     "swish": "silu",
@@ -86,7 +88,7 @@ class Sizes:
             layers=fields.integer("num_hidden_layers", high=10_000),
             heads=heads,
             kv_heads=kv_heads,
-            head_dim=fields.integer("head_dim", head_dim or hidden // heads),
+            head_dim=fields.integer("head_dim", head_dim or hidden // heads, high=_MAX_HEAD_DIM),
             width=fields.integer("intermediate_size"),
             vocab=fields.integer("vocab_size"),
             eps=fields.number("rms_norm_eps", eps),

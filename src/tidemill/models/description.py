@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.core.errors import ModelLoadError
 from tidemill.models.loading.hub import licence_text
 from tidemill.models.loading.resolve import ModelFiles
 from tidemill.models.loading.split import gguf_paths, read_gguf
@@ -110,7 +111,10 @@ def _tokenizer(text: TextSource) -> str:
     if text.gguf is not None:
         kind = _GGUF_KINDS.get(text.gguf.model, text.gguf.model)
         return f"{kind} ({text.gguf.pre})" if text.gguf.pre else kind
-    return f"tokenizer.json, {msgspec.json.decode(text.tokenizer_json or b'', type=_TokenizerFile).model.type}"
+    try:
+        return f"tokenizer.json, {msgspec.json.decode(text.tokenizer_json or b'', type=_TokenizerFile).model.type}"
+    except msgspec.MsgspecError as error:
+        raise ModelLoadError(f"{text.where}/tokenizer.json: is not a tokenizer: {error}") from error
 
 
 def _text_of(text: TextSource, token: int) -> str:

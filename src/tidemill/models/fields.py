@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from tidemill.core.errors import ModelLoadError
 
 __all__ = ["Fields"]
+
+_MAX_FLOAT = sys.float_info.max
 
 
 class Fields:
@@ -34,7 +36,7 @@ class Fields:
     def number(self, name: str, default: float | None = None) -> float:
         """A finite number above zero."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_FLOAT:
             raise self.error(name, f"must be a finite number above 0, not {value!r}")
         return float(value)
 

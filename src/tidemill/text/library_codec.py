@@ -12,13 +12,19 @@ from collections.abc import Iterable
 from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Backend
 
-from tidemill.core.errors import ModelLoadError
+from tidemill.core.errors import InvalidRequest, ModelLoadError
 from tidemill.text.codec import Marks
 from tidemill.text.pieces import spelling_of
 
-__all__ = ["LibraryCodec"]
+__all__ = ["LibraryCodec", "is_panic"]
 
 _MARK_SETS = 8
+
+
+def is_panic(error: BaseException) -> bool:
+    """True for a panic of the library's Rust code, which is no Exception: it has met rules that do not fit together, or
+    an expression that backtracks without end."""
+    return type(error).__name__ == "PanicException"
 
 
 class LibraryCodec:
@@ -67,7 +73,12 @@ class LibraryCodec:
     def encode(self, text: str, *, controls: bool, marks: Marks = ()) -> list[int]:
         """See ``Codec``; what the post-processor would put around the text is left out."""
         backend = self._plain if not controls else self._without_marks(tuple(marks)) if marks else self._markup
-        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            raise InvalidRequest(f"the model's tokenizer cannot cut this text: {error}") from error
         return ids
 
     def bytes_of(self, token: int) -> bytes:

@@ -17,8 +17,9 @@ from tidemill.text.codec import Codec, Marks
 from tidemill.text.gguf_bpe import backend_from_gguf, pre_rule
 from tidemill.text.gguf_sentencepiece import sentencepiece_from_gguf
 from tidemill.text.gguf_wordpiece import wordpiece_from_gguf
-from tidemill.text.library_codec import LibraryCodec
+from tidemill.text.library_codec import LibraryCodec, is_panic
 from tidemill.text.source import GgufVocabulary, TextSource
+from tidemill.text.untrusted_rules import check_rules
 
 __all__ = ["Tokenizer", "build_tokenizer"]
 
@@ -121,13 +122,16 @@ def build_tokenizer(source: TextSource) -> Tokenizer:
 
 
 def _from_json(source: TextSource, content: bytes, *, where: str) -> Tokenizer:
+    check_rules(content, where=where)
     try:
         backend = Backend.from_str(content.decode())
-    except Exception as error:  # the library raises bare Exception for any malformed file
+        backend.no_truncation()
+        backend.no_padding()
+        before, after = _post_processor_ids(backend)
+    except BaseException as error:  # the library raises bare Exception for any malformed file, or panics
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise ModelLoadError(f"{where}: tokenizer.json cannot be read: {error}") from error
-    backend.no_truncation()
-    backend.no_padding()
-    before, after = _post_processor_ids(backend)
     bos_text = source.special_tokens.get("bos_token")
     bos_id = backend.token_to_id(bos_text) if bos_text else None
     if bos_id is None and len(before) == 1:

@@ -230,6 +230,14 @@ def entry(**changes: Any) -> dict[str, Any]:
         (header_of(entry(), b"1234567"), "the file ends at"),
         (header_of(entry(shape=[3]), bytes(8)), "tensor w [3] F32: has 8 bytes"),
         (header_of(entry(shape=[2**40, 2**40]), bytes(8)), "has 8 bytes"),
+        (header_of(entry(shape=[2**4000] * 9), bytes(8)), "tensor w: shape is [1318"),
+        (
+            header_of(entry() | {"v": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, bytes(8)),
+            "v [1] F32 overlap",
+        ),
+        (header_of(entry() | {"\ud800": 3}, bytes(8)), "header is not valid: 'utf-8' codec can't encode"),
+        (header_of({"x\n\x1b[2J": 3}), "tensor x\\n\\x1b[2J: dtype is None"),
+        (struct.pack("<Q", 40 * 2**20) + bytes(40 * 2**20), "header length 41943040 is more than 33554432"),
     ],
 )
 def test_a_damaged_file_is_refused_with_its_fault(tmp_path: Path, content: bytes, reason: str) -> None:

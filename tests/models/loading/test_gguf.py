@@ -77,10 +77,17 @@ def test_another_alignment_moves_the_data(tmp_path: Path, key: str) -> None:
     assert GgufFile(saved(tmp_path, content)).tensors["b"].data.view("<f4").tolist() == [5]
 
 
-def test_two_tensors_may_share_their_bytes(tmp_path: Path) -> None:
-    content = gguf_bytes({}, [("a", Tensor(shape=(8,), data=b"")), ("b", Tensor(shape=(8,), data=bytes(range(32))))])
-    file = GgufFile(saved(tmp_path, content))
-    assert file.tensors["a"].data.tobytes() == file.tensors["b"].data.tobytes() == bytes(range(32))
+def test_two_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    """As llama.cpp refuses them: an offset is damaged, and the model would answer nonsense."""
+    for shape, first in (((8,), b""), ((16,), bytes(32))):
+        tensors = [("a", Tensor(shape=shape, data=first)), ("b", Tensor(shape=(8,), data=bytes(range(32))))]
+        assert refusal(tmp_path, gguf_bytes({}, tensors)) == "tensor b [8] f32 overlaps tensor a: the file is damaged"
+
+
+def test_bytes_between_tensors_that_nobody_names_do_no_harm(tmp_path: Path) -> None:
+    tensors = [("a", Tensor(shape=(1,), data=bytes(320))), ("b", Tensor(shape=(8,), data=bytes(range(32))))]
+    file = GgufFile(saved(tmp_path, gguf_bytes({}, tensors)))
+    assert file.tensors["b"].data.tobytes() == bytes(range(32))
 
 
 HUGE = 2**63 + 5
@@ -117,6 +124,18 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
         "a is cut off in string 0 of 2",
     ),
     "arrays in arrays in arrays": (gguf_bytes({"a": array(ARRAY, 1, b"") * 6}), "nests arrays more than 4 deep"),
+    "more arrays in arrays than any model needs": (
+        gguf_bytes({"a": array(ARRAY, 5000, array(4, 0, b"") * 5000)}),
+        "a nests arrays: the file has more than 4096",
+    ),
+    "more tensors than any model needs": (
+        b"GGUF" + struct.pack("<IQQ", 3, 300_000, 0) + bytes(24 * 300_000),
+        "tensor count is 300000, more than the 262144 that any model needs",
+    ),
+    "more metadata than any model needs": (
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 70_000) + bytes(13 * 70_000),
+        "metadata count is 70000, more than the 65536 that any model needs",
+    ),
     "alignment 0": (gguf_bytes({"general.alignment": 0}), "general.alignment must be a power of two"),
     "alignment 48": (gguf_bytes({"general.alignment": 48}), "not 48"),
     "alignment that is text": (gguf_bytes({"general.alignment": "32"}), "not '32'"),

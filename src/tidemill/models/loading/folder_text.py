@@ -10,11 +10,14 @@ import msgspec
 from tidemill.core.errors import ModelLoadError
 from tidemill.models.loading.end_tokens import ids_of, union, well_known
 from tidemill.models.loading.json_file import read_json, read_json_if_there
+from tidemill.models.loading.whole_file import read_file
 from tidemill.text.source import TextSource
 
 __all__ = ["folder_text_source", "read_template"]
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+_MAX_TEMPLATE = 8 * 2**20
 
 
 class _AddedToken(msgspec.Struct):
@@ -39,11 +42,12 @@ def folder_text_source(folder: Path) -> TextSource:
     """The text source. Raises ModelLoadError naming the file that is missing or damaged."""
     path = folder / "tokenizer.json"
     try:
-        content = path.read_bytes()
+        content = read_file(path)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{error.message}; this build needs a tokenizer.json") from error
+    try:
         tokenizer = msgspec.json.decode(content, type=_Tokenizer)
-    except OSError as error:
-        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}; this build needs a tokenizer.json") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ModelLoadError(f"{path}: is not a tokenizer: {error}") from error
     settings = read_json_if_there(folder / "tokenizer_config.json")
     special = _special_tokens(folder, settings)
@@ -123,8 +127,6 @@ def _named(value: Any, where: Path) -> dict[str, str]:
 def read_template(path: Path) -> str:
     """A template file's text. Raises ModelLoadError naming it."""
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from error
+        return read_file(path, _MAX_TEMPLATE).decode()
     except UnicodeDecodeError as error:
         raise ModelLoadError(f"{path}: is not UTF-8 text") from error

@@ -25,11 +25,13 @@ import numpy as np
 from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import WeightFormat
 from tidemill.models.loading.mapped import MappedFile
-from tidemill.models.loading.stored import StoredTensor
+from tidemill.models.loading.stored import StoredTensor, check_apart
 
 __all__ = ["GgufFile", "StringArray"]
 
 _MAX_NESTING = 4
+_MAX_TENSORS, _MAX_PAIRS, _MAX_ARRAYS = 1 << 18, 1 << 16, 1 << 12
+"""Far above what files have. What is made for each is many times its bytes in the file."""
 _MAX_DIMENSIONS = 4
 _MAX_ALIGNMENT = 1 << 20
 
@@ -150,6 +152,8 @@ class _Cursor:
     def __init__(self, file: MappedFile) -> None:
         self.file = file
         self.at = 0
+        self.nested = 0
+        """Arrays so far that are elements of arrays."""
 
     @property
     def left(self) -> int:
@@ -197,7 +201,11 @@ def _header(cursor: _Cursor) -> tuple[int, int]:
         big = version & 0xFFFF == 0 and version >> 24 in {1, 2, 3}
         cursor.fail("version", "is big-endian; convert the file" if big else f"is {version}; this build reads 2 and 3")
     tensors = cursor.count("tensor count", 24)
-    return tensors, cursor.count("metadata count", 13)
+    pairs = cursor.count("metadata count", 13)
+    for field, count, most in (("tensor count", tensors, _MAX_TENSORS), ("metadata count", pairs, _MAX_PAIRS)):
+        if count > most:
+            cursor.fail(field, f"is {count}, more than the {most} that any model needs")
+    return tensors, pairs
 
 
 def _metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
@@ -228,7 +236,11 @@ def _array(cursor: _Cursor, key: str, depth: int) -> Any:
     if kind == _STRING:
         return _strings(cursor, key)
     if kind == _ARRAY:
-        return [_array(cursor, key, depth + 1) for _ in range(cursor.count(f"length of {key}", 12))]
+        count = cursor.count(f"length of {key}", 12)
+        cursor.nested += count
+        if cursor.nested > _MAX_ARRAYS:
+            cursor.fail(key, f"nests arrays: the file has more than {_MAX_ARRAYS} that are parts of others")
+        return [_array(cursor, key, depth + 1) for _ in range(count)]
     if kind not in _SCALARS:
         cursor.fail(f"element type of {key}", f"is {kind}, which GGUF does not know")
     dtype = np.dtype(_DTYPES[kind])
@@ -277,7 +289,9 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, StoredTen
             cursor.fail(f"tensor {name}", "is there twice")
         infos[name] = (_shape(cursor, name), cursor.u32(f"type of tensor {name}"), _offset(cursor, name, alignment))
     data_begin = cursor.at + -cursor.at % alignment
-    return {name: _tensor(cursor, name, info, data_begin) for name, info in infos.items()}
+    tensors = {name: _tensor(cursor, name, info, data_begin) for name, info in infos.items()}
+    check_apart(tuple(tensors.values()))
+    return tensors
 
 
 def _shape(cursor: _Cursor, name: str) -> tuple[int, ...]:

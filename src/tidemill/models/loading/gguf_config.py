@@ -6,12 +6,13 @@ Source: llama.cpp's converter and loader, and the constants of the gguf package.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import dequantize
 from tidemill.models.fields import Fields
 from tidemill.models.loading.gguf import GgufFile
@@ -26,6 +27,7 @@ _LONG_DIVISORS, _SHORT_DIVISORS = "rope_factors_long.weight", "rope_factors_shor
 _ROPE_TENSORS = {_ROPE_DIVISORS, _LONG_DIVISORS, _SHORT_DIVISORS}
 _HEAD = "output.weight"
 _TYPES = "token_types.weight"
+_MAX_DIVISORS = 1 << 16
 
 _COMMON_KEYS = {
     "block_count": "num_hidden_layers",
@@ -120,14 +122,14 @@ def config(file: GgufFile, architecture: str, dialect: Dialect) -> Fields:
     keys = {key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)}
     known = _COMMON_KEYS.keys() | dialect.keys.keys() | _READ_ELSEWHERE | dialect.elsewhere
     for key, value in keys.items():
-        if key not in known and np.any(value):
+        if key not in known and _is_set(value):
             raise where.error(prefix + key, f"is {value!r}: this build does not know this key, so it cannot honour it")
     for key in dialect.required - keys.keys():
         raise where.error(prefix + key, "is missing")
     values: Values = {
         name: _scalar(keys[key], where, prefix + key) for key, name in _COMMON_KEYS.items() if key in keys
     }
-    values |= {name: keys[key] if np.any(keys[key]) else None for key, name in dialect.keys.items() if key in keys}
+    values |= {name: keys[key] if _is_set(keys[key]) else None for key, name in dialect.keys.items() if key in keys}
     values |= {
         "model_type": dialect.model_type,
         "tie_word_embeddings": _HEAD not in file.tensors,
@@ -135,12 +137,14 @@ def config(file: GgufFile, architecture: str, dialect: Dialect) -> Fields:
         "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
         "rope_scaling": _rope_scaling(keys, where, prefix, file),
     }
-    values.setdefault("vocab_size", _vocab_size(file))
+    if "vocab_size" not in values:
+        values["vocab_size"] = _vocab_size(file)
     if _TYPES in file.tensors:
         values["type_vocab_size"] = file.tensors[_TYPES].shape[0]
     if _ROPE_DIVISORS in file.tensors:
         values["rope_divisors"] = _numbers(file, _ROPE_DIVISORS)
     fields = Fields(values, file.where)
+    fields.integer("num_hidden_layers")
     values |= _head_sizes(keys, fields, prefix, dialect.paired)
     values |= dialect.derived(Fields(keys, f"{file.where}: {architecture}"), values)
     return fields
@@ -183,13 +187,24 @@ def _scalar(value: Any, where: Fields, key: str) -> Any:
     return value[0].item()
 
 
+def _is_set(value: Any) -> bool:
+    """True for a value that says something: not 0, false, or empty."""
+    if isinstance(value, np.ndarray):
+        return bool(np.any(value))
+    return len(value) > 0 if isinstance(value, Sequence) else bool(value)
+
+
 def _vocab_size(file: GgufFile) -> int | None:
     tokens = file.metadata.get("tokenizer.ggml.tokens")
-    return len(tokens) if tokens is not None else None
+    return len(tokens) if isinstance(tokens, Sequence) else None
 
 
 def _numbers(file: GgufFile, name: str) -> list[float]:
-    values: list[float] = dequantize(file.tensors[name].weight(name)).ravel().tolist()
+    """The values of a tensor with one for each pair of a head's dimensions."""
+    tensor = file.tensors[name]
+    if len(tensor.shape) != 1 or tensor.shape[0] > _MAX_DIVISORS:
+        raise ModelLoadError(f"{tensor} has the wrong shape; expected one value for each pair of a head's dimensions")
+    values: list[float] = dequantize(tensor.weight(name)).ravel().tolist()
     return values
 
 
@@ -227,11 +242,11 @@ def _head_sizes(keys: Mapping[str, Any], fields: Fields, prefix: str, paired: bo
     """The head size, and the part of it that is rotated."""
     whole = fields.integer("hidden_size") // fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", whole)
-    rotated = keys.get("rope.dimension_count", head_dim)
+    sizes = Fields({f"{prefix}{key}": value for key, value in keys.items()}, fields.where)
+    rotated = sizes.integer(f"{prefix}rope.dimension_count", head_dim)
     for key, fixed in (("attention.value_length", True), ("rope.dimension_count", paired)):
-        if fixed and keys.get(key, head_dim) != head_dim:
-            raise fields.error(f"{prefix}{key}", f"is {keys[key]}, but a head has {head_dim} dimensions")
-    if isinstance(rotated, bool) or not isinstance(rotated, int) or not 0 < rotated <= head_dim:
-        raise fields.error(f"{prefix}rope.dimension_count", f"is {rotated!r}, but a head has {head_dim} dimensions")
+        size = sizes.integer(f"{prefix}{key}", head_dim)
+        if size > head_dim or (fixed and size != head_dim):
+            raise fields.error(f"{prefix}{key}", f"is {size}, but a head has {head_dim} dimensions")
     divides = fields.integer("hidden_size") % fields.integer("num_attention_heads") == 0
     return {"partial_rotary_factor": rotated / head_dim} | ({"head_dim": head_dim} if divides else {})

@@ -39,7 +39,7 @@ def _query_scalar(values: Values, wide_at: int) -> float:
     """The files have no query_pre_attn_scalar: it is the head size, but for the largest models hidden size / heads."""
     if values["num_hidden_layers"] == wide_at:
         return float(values["hidden_size"] // values["num_attention_heads"])
-    return float(values["head_dim"])
+    return float(values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"])
 
 
 def _gemma2(_keys: Fields, values: Values) -> Values:

@@ -35,7 +35,7 @@ def gguf_text_source(file: GgufFile) -> TextSource:
         gguf=vocabulary,
         chat_templates=_templates(file),
         special_tokens={
-            role: tokens[token] for role, token in roles.items() if token is not None and token < len(tokens)
+            role: tokens[token] for role, token in roles.items() if token is not None and 0 <= token < len(tokens)
         },
         add_bos=vocabulary.add_bos,
         end_token_ids=_end_tokens(file, vocabulary),
@@ -96,6 +96,8 @@ def _typed(file: GgufFile, key: str, kind: type[Any]) -> Any:
 
 def _token_id(file: GgufFile, key: str) -> int | None:
     value: int | None = _typed(file, f"{_TOKENIZER}{key}", int)
+    if isinstance(value, bool):
+        raise ModelLoadError(f"{file.where}: {_TOKENIZER}{key} must be int, not {value!r}")
     return value
 
 

@@ -7,7 +7,6 @@ Source: the safetensors format description. The header is checked against the fi
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,15 +14,17 @@ from typing import Any
 
 from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import WeightFormat
-from tidemill.models.loading.json_file import read_json
+from tidemill.models.loading.json_file import parse_json, read_json
 from tidemill.models.loading.mapped import MappedFile
-from tidemill.models.loading.stored import StoredTensor
+from tidemill.models.loading.stored import StoredTensor, check_apart
 
 __all__ = ["INDEX_NAME", "read_checkpoint", "read_shard"]
 
 INDEX_NAME = "model.safetensors.index.json"
 _SINGLE_NAME = "model.safetensors"
-_MAX_HEADER = 100 * 2**20
+_MAX_HEADER = 32 * 2**20
+"""A quarter of a million tensors in one file."""
+_MAX_DIMENSIONS = 8
 _FORMATS = {"F32": WeightFormat.F32, "F16": WeightFormat.F16, "BF16": WeightFormat.BF16}
 
 
@@ -52,16 +53,20 @@ def read_shard(path: Path) -> dict[str, StoredTensor]:
     if file.size < 8:
         raise ModelLoadError(f"{path}: ends inside the header length")
     length = int.from_bytes(file.map[:8], "little")
-    if length > min(file.size - 8, _MAX_HEADER):
+    if length > file.size - 8:
         raise ModelLoadError(f"{path}: header length {length} is more than the file holds: is it cut off?")
+    if length > _MAX_HEADER:
+        raise ModelLoadError(f"{path}: header length {length} is more than {_MAX_HEADER}, which no model needs")
     try:
-        header = json.loads(file.map[8 : 8 + length], object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:
+        header = parse_json(file.map[8 : 8 + length], hook=_without_duplicates)
+    except ValueError as error:
         raise ModelLoadError(f"{path}: header is not valid: {error}") from error
     if not isinstance(header, dict):
         raise ModelLoadError(f"{path}: header is not a JSON object")
     header.pop("__metadata__", None)
-    return {name: _tensor(file, name, entry, 8 + length) for name, entry in header.items()}
+    tensors = {name: _tensor(file, name, entry, 8 + length) for name, entry in header.items()}
+    check_apart(tuple(tensors.values()))
+    return tensors
 
 
 def _tensor(file: MappedFile, name: str, entry: Any, data_begin: int) -> StoredTensor:
@@ -70,7 +75,7 @@ def _tensor(file: MappedFile, name: str, entry: Any, data_begin: int) -> StoredT
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str):
         raise ModelLoadError(f"{what}: dtype is {dtype!r}")
-    if not _whole(shape):
+    if not _whole(shape) or len(shape) > _MAX_DIMENSIONS:
         raise ModelLoadError(f"{what}: shape is {shape!r}")
     if not _whole(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise ModelLoadError(f"{what}: data_offsets is {offsets!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from tidemill.graph.graph import Graph
 from tidemill.graph.weight_source import WeightOrigin, WeightSource
 from tidemill.models.loading.stored_rows import RowPart, StoredRows
 
-__all__ = ["StoredTensor", "StoredWeights", "matched"]
+__all__ = ["StoredTensor", "StoredWeights", "check_apart", "matched"]
 
 _NAMES = {"name", "where"}
 """Fields that say what a tensor is called: they change nothing in it."""
@@ -158,6 +159,19 @@ class StoredWeights(WeightSource):
 
     def __len__(self) -> int:
         return len(self.stored)
+
+
+def check_apart(tensors: Sequence[StoredTensor]) -> None:
+    """Raises ModelLoadError naming two tensors of one file that share bytes: an offset is damaged, and one of them
+    would be read with the other's values."""
+    placed = sorted(
+        (tensor.data.__array_interface__["data"][0], tensor.data.size, index)
+        for index, tensor in enumerate(tensors)
+        if tensor.data.size
+    )
+    for (begin, size, one), (after, _, other) in pairwise(placed):
+        if begin + size > after:
+            raise ModelLoadError(f"{tensors[other]} overlaps tensor {tensors[one].name}: the file is damaged")
 
 
 def matched(graph: Graph, stored: Mapping[str, StoredTensor], where: str) -> StoredWeights:
