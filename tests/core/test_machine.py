@@ -130,6 +130,75 @@ def test_a_path_that_exists_only_on_the_host_means_the_mount(tmp_path: Path, pat
     assert available_memory(root) == 2 * GIB
 
 
+def test_the_mark_where_the_kernel_slows_a_group_down_is_a_limit(tmp_path: Path) -> None:
+    files = {
+        "sys/fs/cgroup/memory.max": f"{4 * GIB}\n",
+        "sys/fs/cgroup/memory.high": f"{3 * GIB}\n",
+        "sys/fs/cgroup/memory.current": f"{GIB}\n",
+    }
+    machine = read_machine(tree(tmp_path, files))
+    assert (machine.memory_limit, machine.memory_available) == (3 * GIB, 2 * GIB)
+    unlimited = read_machine(tree(tmp_path, files | {"sys/fs/cgroup/memory.high": "max\n"}))
+    assert unlimited.memory_available == 3 * GIB
+
+
+def test_limits_of_unseen_parents_of_version_1(tmp_path: Path) -> None:
+    """A pod's limit stands in its container's memory.stat, though the pod's folder is not mounted."""
+    files = {
+        "proc/self/cgroup": "4:memory:/kubepods/pod1/container\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB}\n",
+        "sys/fs/cgroup/memory/memory.stat": f"hierarchical_memory_limit {2 * GIB}\n",
+    }
+    machine = read_machine(tree(tmp_path, files))
+    assert (machine.memory_limit, machine.memory_available) == (2 * GIB, GIB)
+
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+30 22 0:26 {top} /sys/fs/cgroup/cpu,cpuacct ro,nosuid master:9 - cgroup cgroup rw,cpu,cpuacct
+31 22 0:27 {top} /sys/fs/cgroup/memory ro,nosuid - cgroup cgroup rw,memory
+"""
+
+
+def test_a_group_inside_a_container_of_version_1(tmp_path: Path) -> None:
+    """The container's own group is mounted; the process is in a group below it, which allows less."""
+    files = {
+        "proc/self/mountinfo": MOUNTS.format(top="/docker/abc"),
+        "proc/self/cgroup": "4:memory:/docker/abc/job\n3:cpu,cpuacct:/docker/abc/job\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "150000\n",
+        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{4 * GIB}\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{2 * GIB}\n",
+        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{GIB}\n",
+        "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "0\n",
+    }
+    machine = read_machine(tree(tmp_path, files), affinity=8)
+    assert (machine.cpu_quota, machine.cpus) == (1.5, 2)
+    assert (machine.memory_limit, machine.memory_available) == (GIB, GIB)
+    files["proc/self/mountinfo"] = MOUNTS.format(top="/docker/ab")  # the beginning of a name is no parent
+    assert read_machine(tree(tmp_path, files), affinity=8).cpus == 4
+
+
+@pytest.mark.parametrize("top", ["/", "/machine"])
+def test_version_2_mounted_elsewhere(tmp_path: Path, top: str) -> None:
+    """Controllers of version 2 beside a hierarchy of version 1 that has none of them; a space in the folder's name."""
+    files = {
+        "proc/self/mountinfo": (
+            "30 22 0:26 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n"
+            f"31 22 0:27 {top} /my\\040groups rw - cgroup2 cgroup2 rw,nsdelegate\n"
+        ),
+        "proc/self/cgroup": f"1:name=systemd:/x\n0::{top.rstrip('/')}/box\n",
+        "my groups/box/cpu.max": "300000 100000\n",
+        "my groups/box/memory.max": f"{GIB}\n",
+        "my groups/box/memory.current": "0\n",
+    }
+    machine = read_machine(tree(tmp_path, files), affinity=8)
+    assert (machine.cpus, machine.memory_available) == (3, GIB)
+
+
 def test_more_used_than_allowed_leaves_nothing(tmp_path: Path) -> None:
     root = tree(tmp_path, {"sys/fs/cgroup/memory.max": "1000\n", "sys/fs/cgroup/memory.current": "2000\n"})
     assert available_memory(root) == 0

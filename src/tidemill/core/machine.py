@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,7 @@ def available_memory(root: Path = _ROOT) -> int:
     """
     room = [_meminfo(root).get("MemAvailable", _physical_memory())]
     for folder in _group_folders(root, "memory"):
-        limit = _bytes(folder / "memory.max", folder / "memory.limit_in_bytes")
+        limit = _group_limit(folder)
         used = _bytes(folder / "memory.current", folder / "memory.usage_in_bytes")
         if limit is not None and used is not None:
             room.append(limit - max(0, used - _droppable(folder)))
@@ -113,12 +114,19 @@ def _quota(folder: Path) -> float | None:
 
 
 def _memory_limit(root: Path) -> int | None:
+    folders = _group_folders(root, "memory")
+    return min((limit for folder in folders if (limit := _group_limit(folder)) is not None), default=None)
+
+
+def _group_limit(folder: Path) -> int | None:
+    """The least of what a group may use: its limit, the mark above which the kernel slows it down (``memory.high``),
+    and in version 1 the limits of parents that a container does not see."""
     limits = [
-        limit
-        for folder in _group_folders(root, "memory")
-        if (limit := _bytes(folder / "memory.max", folder / "memory.limit_in_bytes")) is not None
+        _bytes(folder / "memory.max", folder / "memory.limit_in_bytes"),
+        _bytes(folder / "memory.high"),
+        dict(_pairs(_read(folder / "memory.stat"))).get("hierarchical_memory_limit"),
     ]
-    return min(limits, default=None)
+    return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
 
 def _droppable(folder: Path) -> int:
@@ -130,24 +138,66 @@ def _droppable(folder: Path) -> int:
 def _group_folders(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's control groups for a controller: its own, then each parent, in each hierarchy.
 
-    A line of /proc/self/cgroup is ``number:controllers:path``; no controllers means version 2. In a container the
-    path may be the host's and not exist here; then the mount itself is the container's own group.
+    A line of /proc/self/cgroup is ``number:controllers:path``; no controllers means version 2. The path counts from the
+    hierarchy's root, of which a container may have only a part mounted: what lies above cannot be seen.
     """
+    mounts = _mounts(root)
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if not controllers:
-            mounts = [root / "sys/fs/cgroup"]
-        elif controller in controllers.split(","):
-            mounts = [root / "sys/fs/cgroup" / controllers, root / "sys/fs/cgroup" / controller]
-        else:
-            continue
-        for mount in mounts:
-            if mount.is_dir():
-                own = mount / path.lstrip("/")
-                visible = ".." not in own.parts and own.is_dir()
-                yield from _upwards(own if visible else mount, mount)
-                break
+        if not controllers or controller in controllers.split(","):
+            for mount in mounts:
+                if (controller in mount.controllers) if controllers else not mount.controllers:
+                    yield from _upwards(mount.folder_of(path), mount.folder)
+                    break
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """A mounted hierarchy of control groups."""
+
+    controllers: frozenset[str]
+    """Empty: version 2. Otherwise among other mount options."""
+    top: str
+    """The group that is mounted, as a path from the hierarchy's root."""
+    folder: Path
+
+    def folder_of(self, group: str) -> Path:
+        """The folder of a group, or the mount's own where the group cannot be seen in it: a path with ``..`` or one of
+        the host's."""
+        inside = "/" + group.removeprefix(self.top).lstrip("/") if _within(group, self.top) else group
+        own = self.folder / inside.lstrip("/")
+        return own if ".." not in own.parts and own.is_dir() else self.folder
+
+
+def _within(group: str, top: str) -> bool:
+    return group == top or group.startswith(top.rstrip("/") + "/")
+
+
+def _mounts(root: Path) -> list[_Mount]:
+    """Hierarchies in /proc/self/mountinfo, whose lines are ``id parent device top folder options... - type source
+    options``; without that file, those in the usual places."""
+    found = []
+    for line in _read(root / "proc/self/mountinfo").splitlines():
+        words, _, rest = line.partition(" - ")
+        _, _, _, top, folder, *_ = [*words.split(), "", "", "", "", ""]
+        type_, _, options = [*rest.split(), "", "", ""][:3]
+        if type_ in {"cgroup", "cgroup2"}:
+            controllers = frozenset(options.split(",") if type_ == "cgroup" else ())
+            found.append(_Mount(controllers, _unescape(top), root / _unescape(folder).lstrip("/")))
+    return found or list(_usual_mounts(root / "sys/fs/cgroup"))
+
+
+def _usual_mounts(folder: Path) -> Iterator[_Mount]:
+    for child in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if child.is_dir():
+            yield _Mount(frozenset(child.name.split(",")), "/", child)
+    yield _Mount(frozenset(), "/", folder)
+
+
+def _unescape(path: str) -> str:
+    """Space, tab, newline and backslash are octal in mountinfo."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
 
 
 def _upwards(folder: Path, top: Path) -> Iterator[Path]:
