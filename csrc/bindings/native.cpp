@@ -11,6 +11,7 @@
 
 #include "../executor/machine.h"
 #include "../executor/pages.h"
+#include "../executor/roof.h"
 #include "../kernels/checksum.h"
 #include "../kernels/embed.h"
 #include "plan.h"
@@ -103,7 +104,18 @@ class Module {
     machine_.allocate_kv(group, num_blocks, block_size, half ? KvFormat::kF16 : KvFormat::kF32);
   }
 
-  void submit(nb::handle rows, bool sample) { machine_.submit(plan_from_python(rows), sample); }
+  void submit(nb::handle rows, bool sample, bool profile) {
+    machine_.submit(plan_from_python(rows), sample, profile);
+  }
+
+  // Seconds of each stage of the last profiled step: working, waiting.
+  nb::list stage_seconds() const {
+    nb::list result;
+    for (const StageTime& time : machine_.result().stages()) {
+      result.append(nb::make_tuple(1e-9 * static_cast<double>(time.wall - time.idle), 1e-9 * static_cast<double>(time.idle)));
+    }
+    return result;
+  }
 
   nb::tuple collect() {
     wait();
@@ -203,6 +215,15 @@ nb::bytes checksum_of(const Bytes& data, const nb::bytes& key, bool mapped, bool
     if (mapped && release) let_go(bytes, data.size());
   }
   return nb::bytes(reinterpret_cast<const char*>(sum.words), sizeof(sum.words));
+}
+
+nb::tuple roof_to_python(const std::string& isa, int threads, std::size_t bytes, double seconds) {
+  Roof roof;
+  {
+    nb::gil_scoped_release released;
+    roof = measure_roof(isa, threads, bytes, seconds);
+  }
+  return nb::make_tuple(roof.read, roof.floats, roof.integers, roof.float_instruction, roof.integer_instruction);
 }
 
 void bind_building(nb::class_<Module>& cls) {
@@ -318,7 +339,8 @@ void bind_instructions(nb::class_<Module>& cls) {
 
 void bind_running(nb::class_<Module>& cls) {
   cls.def("allocate_kv", &Module::allocate_kv, "group"_a, "num_blocks"_a, "block_size"_a, "half"_a)
-      .def("submit", &Module::submit, "rows"_a, "sample"_a)
+      .def("submit", &Module::submit, "rows"_a, "sample"_a, "profile"_a = false)
+      .def("stage_seconds", &Module::stage_seconds)
       .def("collect", &Module::collect)
       .def("collect_logits", &Module::collect_logits)
       .def("copy_block", &Module::copy_block, "group"_a, "source"_a, "destination"_a)
@@ -347,6 +369,7 @@ NB_MODULE(_native, m) {
   }, "address"_a, "bytes"_a);
   m.attr("CHECKSUM_KEY") = tidemill::kChecksumKey;
   m.attr("PACKING_VERSION") = tidemill::kPackingVersion;
+  m.def("measure_roof", &tidemill::roof_to_python, "isa"_a, "threads"_a, "bytes"_a, "seconds"_a);
   nb::class_<Module> machine(m, "Machine");
   machine.def(nb::init<const std::string&, int, bool, int>(), "isa"_a, "threads"_a, "materialized"_a,
               "row_variant"_a);

@@ -125,15 +125,15 @@ void Machine::start_runner() {
   if (!runner_) runner_.emplace(kernels_, pool_, settings_, program_, weights_, ropes_, kv_);
 }
 
-void Machine::submit(StepPlan plan, bool sample) {
+void Machine::submit(StepPlan plan, bool sample, bool profile) {
   if (in_flight_) throw std::invalid_argument("a step is in flight");
   if (closed_) throw std::runtime_error("the executor is closed");
   start_runner();
   check_->check(plan);
   plan_ = std::move(plan);
-  start([this, sample] {
+  start([this, sample, profile] {
     const auto begin = std::chrono::steady_clock::now();
-    runner_->run(plan_, sample);
+    runner_->run(plan_, sample, profile);
     seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   });
   in_flight_ = true;

@@ -43,7 +43,7 @@ class Machine {
   KvPool& kv(std::int32_t group);  // throws std::invalid_argument for an unknown or unallocated group
 
   // Checks the plan, throws std::invalid_argument, or starts it. `sample` false: logits or vectors only.
-  void submit(StepPlan plan, bool sample);
+  void submit(StepPlan plan, bool sample, bool profile = false);  // `profile`: take the times of its stages
   // Waits for the step in flight; rethrows what it threw.
   void collect();
   bool in_flight() const { return in_flight_; }

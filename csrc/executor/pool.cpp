@@ -52,7 +52,7 @@ bool ThreadPool::spin(Ready ready) const {
   return ready();
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : worked_(static_cast<std::size_t>(threads)) {
   for (int thread = 1; thread < threads; ++thread) {
     workers_.emplace_back([this, thread] { serve(thread); });
   }
@@ -85,7 +85,9 @@ void ThreadPool::share(int chunks, Function function, void* argument) {
       done_.wait(done, std::memory_order_acquire);
     }
   }
-  patience_.record(worked - begin, Clock::now() - worked);
+  const auto waited = Clock::now() - worked;
+  if (metered_) waited_ += std::chrono::nanoseconds(waited).count();
+  patience_.record(worked - begin, waited);
   spinning_.store(patience_.sharing() == Sharing::kSpin, std::memory_order_relaxed);
 }
 
@@ -96,10 +98,26 @@ void ThreadPool::work(std::uint32_t generation, int thread) {
     const int index = static_cast<int>(word & 0xffff);
     if (index >= count) return;
     if (!claim_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-    function_(argument_, index, thread);
+    run_chunk(index, thread);
     if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) done_.notify_one();
     word = claim_.load(std::memory_order_acquire);
   }
+}
+
+void ThreadPool::run_chunk(int chunk, int thread) {
+  if (!metered_) {
+    function_(argument_, chunk, thread);
+    return;
+  }
+  const auto begin = Clock::now();
+  function_(argument_, chunk, thread);
+  worked_[static_cast<std::size_t>(thread)].time += std::chrono::nanoseconds(Clock::now() - begin).count();
+}
+
+WorkTime ThreadPool::work_time() const {
+  WorkTime sum{waited_, 0};
+  for (std::size_t thread = 1; thread < worked_.size(); ++thread) sum.worked += worked_[thread].time;
+  return sum;
 }
 
 void ThreadPool::serve(int thread) {

@@ -17,6 +17,12 @@
 
 namespace tidemill {
 
+// Nanoseconds since the pool was made, of regions run while it was metered.
+struct WorkTime {
+  std::int64_t waited = 0;  // the caller's, for chunks that others had claimed
+  std::int64_t worked = 0;  // the other threads', in chunks, added up
+};
+
 class ThreadPool {
  public:
   // `threads` counts the caller, so threads - 1 are started.
@@ -28,6 +34,10 @@ class ThreadPool {
   static constexpr int kMaxChunks = 0xffff;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Whether to take the time of chunks; for the caller of run, between regions, as is work_time.
+  void set_metered(bool metered) { metered_ = metered; }
+  WorkTime work_time() const;
 
   // Calls body(chunk, thread) once for each chunk in [0, chunks), at most kMaxChunks, and returns when all have ended.
   // One caller at a time. The body must not throw.
@@ -51,6 +61,7 @@ class ThreadPool {
   void share(int chunks, Function function, void* argument);
   void work(std::uint32_t generation, int thread);
   void serve(int thread);
+  void run_chunk(int chunk, int thread);
 
   // On separate cache lines: the claim word changes for every chunk, the others once per region.
   alignas(128) std::atomic<std::uint64_t> claim_{0};
@@ -58,6 +69,12 @@ class ThreadPool {
   alignas(128) std::atomic<std::int32_t> done_{0};
   alignas(128) Function function_ = nullptr;
   void* argument_ = nullptr;
+  bool metered_ = false;  // read for a claimed chunk only, so never while it is set
+  std::int64_t waited_ = 0;
+  struct alignas(128) Worked {
+    std::int64_t time = 0;
+  };
+  std::vector<Worked> worked_;  // one per thread, each written by its own before it says that a chunk is done
   Patience patience_;  // the caller's
   std::atomic<bool> spinning_{true};
   std::atomic<bool> stop_{false};

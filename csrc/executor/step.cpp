@@ -25,7 +25,7 @@ QuantizedRows panel_view(const QuantizedRows& rows, std::int32_t panel) {
 StepRunner::StepRunner(Kernels kernels, ThreadPool& pool, StepSettings settings, const Program& program,
                        const Weights& weights, std::vector<RopeTable>& ropes, const std::vector<KvPool>& kv)
     : kernels_(kernels), pool_(pool), settings_(settings), program_(program), weights_(weights), ropes_(ropes),
-      kv_(kv) {
+      kv_(kv), profile_(pool) {
   const std::size_t panel = kPanelRows * row_stride(program.panel_width());
   scratch_floats_ = align_up(std::max(panel, attention_scratch_floats(program.largest_head_dim())), 64);
   scratch_.resize(scratch_floats_ * static_cast<std::size_t>(pool.threads()));
@@ -36,12 +36,24 @@ const float* StepRunner::logits(std::int32_t row) const {
   return arena_.floats(program_.logits) + static_cast<std::size_t>(row) * row_stride(program_.result_width());
 }
 
-void StepRunner::run(const StepPlan& plan, bool sample) {
+void StepRunner::run(const StepPlan& plan, bool sample, bool profile) {
+  const std::size_t count = program_.instructions.size();
+  if (profile) {
+    profile_.start(count);
+  } else if (profile_.on()) {
+    profile_.stop();  // the step before threw
+  }
   prepare(plan);
-  for (const Instruction& instruction : program_.instructions) {
-    std::visit([this](const auto& op) { execute(op); }, instruction);
+  if (profile) profile_.mark(2 * count);
+  for (instruction_ = 0; instruction_ < count; ++instruction_) {
+    std::visit([this](const auto& op) { execute(op); }, program_.instructions[instruction_]);
+    if (profile) profile_.mark(instruction_);
   }
   if (sample) draw(plan);
+  if (profile) {
+    profile_.mark(2 * count + 1);
+    profile_.stop();
+  }
 }
 
 void StepRunner::prepare(const StepPlan& plan) {

@@ -9,6 +9,7 @@
 #include "isa.h"
 #include "plan.h"
 #include "pool.h"
+#include "profile.h"
 #include "program.h"
 #include "rope_table.h"
 #include "weights.h"
@@ -28,12 +29,14 @@ class StepRunner {
              std::vector<RopeTable>& ropes, const std::vector<KvPool>& kv);
 
   // The plan has been checked. Draws are in the order of rows and their output positions.
-  void run(const StepPlan& plan, bool sample);
+  void run(const StepPlan& plan, bool sample, bool profile);
 
   std::span<const Draw> draws() const { return {draws_.data(), static_cast<std::size_t>(outputs_)}; }
   // Row r of the last step's logits [outputs, vocab], or vectors.
   const float* logits(std::int32_t row) const;
   std::int32_t outputs() const { return outputs_; }
+  // Times of the last step that was run with `profile`; see profile.h for which is which.
+  const std::vector<StageTime>& stages() const { return profile_.stages(); }
 
  private:
   struct TaskList {
@@ -92,6 +95,8 @@ class StepRunner {
   std::vector<RopeTable>& ropes_;
   const std::vector<KvPool>& kv_;
 
+  StepProfile profile_;
+  std::size_t instruction_ = 0;  // the one that runs
   Arena arena_;
   std::size_t scratch_floats_;
   std::vector<float> scratch_;  // one part per thread

@@ -19,6 +19,7 @@ void StepRunner::execute(const AttentionOp& op) {
   const KvPool& pool = kv_[static_cast<std::size_t>(op.group)];
   const AttentionKernels& kernels = kernels_.vector->attention[static_cast<int>(pool.format())];
   write_kv(call, kernels, list);
+  if (profile_.on()) profile_.mark(program_.instructions.size() + instruction_);
   if (settings_.attention == AttentionForm::kMaterialized) {
     if (scores_.size() < list.score_floats) {
       scores_ = std::vector<float>();  // give back first, so that both are never held at once

@@ -1,6 +1,7 @@
 // The thread pool: every chunk once, whatever the number of chunks, threads and sleeps between regions.
 #include "executor/pool.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <thread>
@@ -47,6 +48,30 @@ void the_largest_region() {
   CHECK_CASE(wrong == 0, "%d of %d chunks", wrong, ThreadPool::kMaxChunks);
 }
 
+// Two chunks that wait for each other need two threads: the meter has seen the other one work, and the caller wait for a
+// chunk that takes longer than its own.
+void the_meter_sees_the_other_thread() {
+  ThreadPool pool(2);
+  const auto meet = [&](int longer) {
+    std::atomic<int> there{0};
+    pool.run(2, [&](int, int thread) {
+      ++there;
+      while (there.load() < 2) std::this_thread::yield();
+      if (thread == longer) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    });
+  };
+  meet(1);
+  CHECK_CASE(pool.work_time().worked == 0 && pool.work_time().waited == 0, "%s", "time was taken unasked");
+  pool.set_metered(true);
+  meet(1);
+  const WorkTime other = pool.work_time();
+  CHECK_CASE(other.worked >= 5000000, "the other worked for %lld ns", static_cast<long long>(other.worked));
+  CHECK_CASE(other.waited >= 1000000, "the caller waited for %lld ns", static_cast<long long>(other.waited));
+  pool.set_metered(false);
+  meet(1);
+  CHECK_CASE(pool.work_time().worked == other.worked, "%s", "time was taken after the end");
+}
+
 void pools_come_and_go() {
   for (int i = 0; i < 50; ++i) {
     ThreadPool pool(3);
@@ -66,5 +91,6 @@ int main() {
   every_chunk_runs_once(4, 300);
   the_largest_region();
   pools_come_and_go();
+  the_meter_sees_the_other_thread();
   return tidemill::test::finish("pool");
 }

@@ -24,8 +24,10 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import PlanRow, RowOptions, RowOutputs, StepPlan, StepResult, TokenLogprob
 from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
 from tidemill.engine.loop import EngineLoop
+from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.proposer import Proposer
 from tidemill.executors.protocol import KvPoolSpec
+from tidemill.executors.roof import Roof
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler
 
@@ -79,6 +81,9 @@ class HashExecutor:
         assert plan is not None
         self.hook(plan)
         return StepResult(step=plan.step, rows=tuple(self._row(row) for row in plan.rows), seconds=0.001)
+
+    def measure_roof(self, threads: int | None = None) -> Roof:
+        return Roof(threads=threads or 1, read=1e9, floats=1e9, integers=1e9)
 
     def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:
         raise NotImplementedError
@@ -137,6 +142,7 @@ def make_loop(
     clock: Clock | None = None,
     end_token_ids: tuple[int, ...] = (END,),
     seeds: Callable[[], int] = lambda: 4711,
+    profiler: StepProfiler | None = None,
     **scheduler: object,
 ) -> EngineLoop:
     """A strict loop over a HashExecutor; further names are settings of SchedulerConfig."""
@@ -160,6 +166,7 @@ def make_loop(
         max_proposed=max_proposed,
         clock=clock or ManualClock(),
         seeds=seeds,
+        profiler=profiler,
         strict=True,
     )
 

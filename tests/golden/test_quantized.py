@@ -86,7 +86,9 @@ def test_logits_are_those_of_transformers(case: str, passes: str, executor_name:
     graph = fuse(model.graph) if passes == "fused" else model.graph
     executor = executor_for(executor_name, graph, model.weights)
     for golden in goldens(case):
-        np.testing.assert_allclose(all_logits(executor, model.graph, golden.prompt), golden.logits, atol=TOLERANCE, rtol=0)
+        np.testing.assert_allclose(
+            all_logits(executor, model.graph, golden.prompt), golden.logits, atol=TOLERANCE, rtol=0
+        )
     executor.close()
 
 

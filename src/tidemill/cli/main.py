@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from tidemill import __version__
+from tidemill.cli.bench import bench
 from tidemill.cli.cache import cache
 from tidemill.cli.chat import chat
 from tidemill.cli.doctor import doctor
@@ -27,7 +28,7 @@ __all__ = ["app", "main", "run"]
 
 app = typer.Typer(
     name="tidemill",
-    help="Run large language models on the machine you have: serve, chat, generate, plan.",
+    help="Run large language models on the machine you have: serve, chat, generate, plan, bench.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -59,6 +60,7 @@ for _command in (serve, chat, generate, plan, doctor, version):
     app.command()(_command)
 app.add_typer(models)
 app.add_typer(cache)
+app.add_typer(bench)
 
 
 def main() -> None:

@@ -45,6 +45,7 @@ MemoryOption = Annotated[
         "max_waiting",
         "kv_reservation",
         "strict",
+        "profile_every",
     ),
 )
 def plan(

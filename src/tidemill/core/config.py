@@ -120,6 +120,9 @@ class EngineConfig:
     at most 4 GiB, or one such sequence where that is more."""
     strict: bool = False
     """Check the pool's balance and the plan's invariants at every step (tests and soak runs)."""
+    profile_every: int = 0
+    """Take the times of every n-th step, by kind of work, for the gauges of /metrics; the start then takes a second
+    longer, to measure what the machine can do. 0: never."""
     stuck_seconds: float = 30.0
     """/ready turns false, and new requests are refused with 503, when the engine gives no sign for so long: each step
     is one. After four times as long it is killed and started again."""

@@ -160,6 +160,24 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
     "packed_cache_bytes": _engine(
         "packed_cache_bytes", MetricKind.GAUGE, "Packed weights used in place from the packed cache; 0: packed anew"
     ),
+    "host_seconds": MetricSpec(
+        name="tidemill_engine_host_seconds_total",
+        kind=MetricKind.COUNTER,
+        help="Seconds of the engine's loop outside the executor: schedule, plan, submit, collect, commit, emit",
+        labels=("part",),
+    ),
+    "step_time_share": MetricSpec(
+        name="tidemill_engine_step_time_share",
+        kind=MetricKind.GAUGE,
+        help="Part of the executor's time that a kind of work takes, in prefill and decode steps (profile_every)",
+        labels=("phase", "kind"),
+    ),
+    "step_roof_share": MetricSpec(
+        name="tidemill_engine_step_roof_share",
+        kind=MetricKind.GAUGE,
+        help="Least time the hardware needs for a kind of work over the time it takes; kind all: the whole step",
+        labels=("phase", "kind"),
+    ),
     "restarts_total": _engine("restarts_total", MetricKind.COUNTER, "Times the engine was started again after it died"),
     "requests_finished": MetricSpec(
         name="tidemill_engine_finished_total",

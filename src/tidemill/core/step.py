@@ -25,6 +25,7 @@ from typing import NewType
 __all__ = [
     "NO_BLOCK",
     "BlockId",
+    "KindTime",
     "PenaltyCounts",
     "PlanRow",
     "RowOptions",
@@ -103,6 +104,8 @@ class StepPlan:
 
     step: int
     rows: tuple[PlanRow, ...]
+    profile: bool = False
+    """Ask for the times of the step's parts."""
 
     @property
     def num_tokens(self) -> int:
@@ -131,6 +134,24 @@ class RowOutputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KindTime:
+    """One kind of work in a step, over all layers."""
+
+    kind: str
+    """As people call it: qkv, attention, norm + quantise, ..."""
+    calls: int
+    """Instructions of this kind."""
+    seconds: float
+    """Time the threads worked on it, on average; what they waited is a kind of its own."""
+    bytes: int = 0
+    """Weights, in the bytes of their file, and KV that it has to read and write at least."""
+    operations: int = 0
+    """Multiplications and additions of its products."""
+    integer: bool = False
+    """Products of bytes, not of floats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """The result of one plan: one RowOutputs per plan row, empty for rows with num_outputs 0."""
 
@@ -138,3 +159,5 @@ class StepResult:
     rows: tuple[RowOutputs, ...]
     seconds: float = 0.0
     """Time the executor spent on the step."""
+    profile: tuple[KindTime, ...] = ()
+    """Where that time went, if the plan asked: adds up to ``seconds``, but for microseconds."""

@@ -129,5 +129,11 @@ class EngineStats:
     """How long it took to load the model and have its weights ready."""
     packed_cache_bytes: int = 0
     """Packed weights that are used in place from the packed cache; 0: they were packed here."""
+    host_seconds: dict[str, float] = field(default_factory=dict)
+    """Time outside the executor since the start, by part: schedule, plan, submit, collect, commit, emit."""
+    step_time_share: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By phase and kind of work: its part of the executor's time. Empty unless profile_every is on."""
+    step_roof_share: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By phase and kind of work: the least time the hardware needs for it, over the time it took."""
     last_progress: float = 0.0
     """When the last step ended, on the engine's clock (seconds)."""

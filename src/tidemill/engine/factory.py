@@ -12,8 +12,9 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.machine import available_memory, read_machine
 from tidemill.core.tokens import EngineInfo, EngineStats
 from tidemill.engine.loop import EngineLoop
+from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.speed import Speed
-from tidemill.executors.protocol import KvPoolSpec
+from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.graph import KvGroup
 from tidemill.scheduling.kv.space import UNBOUNDED_TOKENS, KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler, check_settings
@@ -58,6 +59,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         strict=config.strict,
         load_seconds=time.monotonic() - begin,
         keep_speed=None if config.executor.packed_cache == "off" else _keeper(config, executor.description),
+        profiler=_profiler(config, executor),
     )
 
 
@@ -78,6 +80,16 @@ def _keeper(config: EngineConfig, executor: str) -> Callable[[EngineStats, Speed
         keep_measurement(Path(config.model.path), new, config.executor.cache_dir)
 
     return keep
+
+
+def _profiler(config: EngineConfig, executor: Executor) -> StepProfiler:
+    """Raises ConfigError for profile_every with an executor that takes no times."""
+    every = config.profile_every
+    if every < 0:
+        raise ConfigError(f"profile_every must be 0 or more, not {every}", param="profile_every")
+    if every == 0:
+        return StepProfiler()
+    return StepProfiler(every, executor.measure_roof())
 
 
 def kv_space(pools: Sequence[KvPoolSpec], groups: Sequence[KvGroup]) -> KvSpace:

@@ -31,6 +31,7 @@ from tidemill.core.errors import InvalidRequest, Overloaded
 from tidemill.core.step import PlanRow, RowOutputs, SequenceId, StepPlan, StepResult
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.admission import admit
+from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.proposer import NoProposer, Proposer
 from tidemill.engine.sequences import EmbeddedSequence, EngineSequence, GeneratedSequence
 from tidemill.engine.speed import Speed, SpeedMeter
@@ -65,6 +66,7 @@ class EngineLoop:
         strict: bool = False,
         load_seconds: float = 0.0,
         keep_speed: Callable[[EngineStats, Speed], None] | None = None,
+        profiler: StepProfiler | None = None,
     ) -> None:
         self._executor = executor
         self._scheduler = scheduler
@@ -81,7 +83,8 @@ class EngineLoop:
         self._requests: dict[str, list[EngineSequence]] = {}
         self._next_id = 0
         self._failures = 0
-        self._meter = _Meter(now=self._clock.now())
+        self._profiler = profiler or StepProfiler()
+        self._meter = _Meter(self._clock)
 
     @property
     def info(self) -> EngineInfo:
@@ -114,6 +117,9 @@ class EngineLoop:
             step_tokens=meter.step_tokens,
             load_seconds=self._load_seconds,
             packed_cache_bytes=self._executor.cached_bytes,
+            host_seconds=dict(meter.host),
+            step_time_share=self._profiler.time_shares(),
+            step_roof_share=self._profiler.roof_shares(),
             last_progress=meter.last_progress,
         )
 
@@ -139,14 +145,20 @@ class EngineLoop:
         after MAX_FAILURES failed steps in a row: the loop is then of no further use."""
         if not self._sequences:
             return []
-        begin = self._clock.now()
+        begin = self._meter.begin()
         self._propose()
         schedule = self._scheduler.schedule()
+        self._meter.lap("schedule")
         deltas = [self._end(self._sequences[one.id], FinishReason.LENGTH) for one in schedule.exhausted]
         deltas += self._run(schedule)
-        self._meter.step(begin=begin, end=self._clock.now(), tokens=schedule.num_tokens)
+        self._meter.lap("commit")
+        self._meter.step(begin=begin, tokens=schedule.num_tokens)
         self._check()
         return deltas
+
+    def emitted(self, seconds: float) -> None:
+        """Count the time it took to send a step's deltas on."""
+        self._meter.spent("emit", seconds)
 
     def check_idle(self) -> None:
         """AssertionError unless nothing is left: no sequence, and every block free."""
@@ -244,7 +256,9 @@ class EngineLoop:
         return self._commit(schedule, result)
 
     def _plan(self, schedule: Schedule) -> StepPlan:
-        return StepPlan(step=self._meter.steps, rows=tuple(self._row(share) for share in schedule.shares))
+        step = self._meter.steps
+        rows = tuple(self._row(share) for share in schedule.shares)
+        return StepPlan(step=step, rows=rows, profile=self._profiler.wants(step))
 
     def _row(self, share: Share) -> PlanRow:
         sequence = self._sequences[share.sequence.id]
@@ -258,8 +272,12 @@ class EngineLoop:
         )
 
     def _execute(self, plan: StepPlan) -> StepResult:
+        self._meter.lap("plan")
         self._executor.submit(plan)
+        self._meter.lap("submit")
         result = self._executor.collect()
+        self._meter.lap("collect", without=result.seconds)
+        self._profiler.add(plan, result.profile)
         given = [len(outputs.tokens) + (outputs.vector is not None) for outputs in result.rows]
         asked = [row.num_outputs for row in plan.rows]
         if given != asked:
@@ -316,18 +334,36 @@ def _num_read(share: Share) -> int:
 class _Meter:
     """Running totals and the last step's durations."""
 
-    def __init__(self, *, now: float) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = clock.now()
         self.steps = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.step_tokens = 0
         self.step_seconds = 0.0
         self.executor_seconds = 0.0
-        self.last_progress = now
+        self.last_progress = self._last
         self.finished: Counter[str] = Counter()
+        self.host: dict[str, float] = {}
 
-    def step(self, *, begin: float, end: float, tokens: int) -> None:
+    def begin(self) -> float:
+        """A step begins now."""
+        self._last = self._clock.now()
+        return self._last
+
+    def lap(self, part: str, *, without: float = 0.0) -> None:
+        """Book the time since the last lap, less what was not the host's, to a part of its time."""
+        now = self._clock.now()
+        self.spent(part, now - self._last - without)
+        self._last = now
+
+    def spent(self, part: str, seconds: float) -> None:
+        self.host[part] = self.host.get(part, 0.0) + max(seconds, 0.0)
+
+    def step(self, *, begin: float, tokens: int) -> None:
+        """A step has ended with the last lap."""
         self.steps += 1
         self.step_tokens = tokens
-        self.step_seconds = end - begin
-        self.last_progress = end
+        self.step_seconds = self._last - begin
+        self.last_progress = self._last

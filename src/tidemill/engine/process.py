@@ -44,7 +44,11 @@ def serve(loop: EngineLoop, channel: Channel) -> None:
         if not channel.open:
             return
         commands = [command for message in messages if isinstance(message, Inbox) for command in message.commands]
-        channel.send(turn(loop, commands))
+        outbox = turn(loop, commands)
+        begin = time.perf_counter()
+        channel.send(outbox)
+        if outbox.deltas:
+            loop.emitted(time.perf_counter() - begin)
 
 
 def find_factory(path: str) -> LoopFactory:

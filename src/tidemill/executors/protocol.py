@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.step import StepPlan, StepResult
+from tidemill.executors.roof import Roof
 
 __all__ = ["Executor", "KvPoolSpec"]
 
@@ -55,6 +56,11 @@ class Executor(Protocol):
 
     def collect(self) -> StepResult:
         """Wait for the step in flight and return its result."""
+        ...
+
+    def measure_roof(self, threads: int | None = None) -> Roof:
+        """The best this machine does with this executor's threads (or so many) and instruction set. Raises ConfigError
+        where it has none: then plans must not ask for a profile."""
         ...
 
     def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:

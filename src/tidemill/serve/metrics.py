@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -74,16 +75,27 @@ class _EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         values = asdict(self._stats())
         for field, spec in ENGINE_METRICS.items():
-            if field == "requests_finished":
-                yield _by_reason(spec, values[field])
+            if spec.labels:
+                yield _labelled(spec, values[field])
             elif spec.kind is MetricKind.COUNTER:
                 yield CounterMetricFamily(spec.name, spec.help, value=values[field])
             else:
                 yield GaugeMetricFamily(spec.name, spec.help, value=values[field])
 
 
-def _by_reason(spec: MetricSpec, finished: dict[str, int]) -> Metric:
-    family = CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
-    for reason, count in sorted(finished.items()):
-        family.add_metric([reason], count)
+def _labelled(spec: MetricSpec, values: dict[str, Any]) -> Metric:
+    """A family of nested dictionaries, one level per label."""
+    make = CounterMetricFamily if spec.kind is MetricKind.COUNTER else GaugeMetricFamily
+    family = make(spec.name, spec.help, labels=spec.labels)
+    for labels, value in _leaves(values):
+        family.add_metric(labels, value)
     return family
+
+
+def _leaves(values: dict[str, Any]) -> Iterator[tuple[list[str], float]]:
+    for key, value in sorted(values.items()):
+        if isinstance(value, dict):
+            for labels, leaf in _leaves(value):
+                yield [key, *labels], leaf
+        else:
+            yield [key], value

@@ -22,6 +22,9 @@ def checksum(data: npt.NDArray[np.uint8], key: bytes, mapped: bool, release: boo
 def let_go(address: int, bytes: int) -> None:  # noqa: A002
     """Take bytes of a read-only map of a file out of resident memory. Other memory would lose its content."""
 
+def measure_roof(isa: str, threads: int, bytes: int, seconds: float) -> tuple[float, float, float, str, str]:  # noqa: A002
+    """Bytes read, float operations and byte operations per second, and the instructions counted for the last two."""
+
 class Machine:
     def __init__(self, isa: str, threads: int, materialized: bool, row_variant: int) -> None: ...
     def add_matrices(
@@ -132,7 +135,10 @@ class Machine:
     def select(self, x: int, width: int, out: int) -> None: ...
     def pool(self, mode: str, x: int, width: int, out: int) -> None: ...
     def allocate_kv(self, group: int, num_blocks: int, block_size: int, half: bool) -> None: ...
-    def submit(self, rows: Sequence[object], sample: bool) -> None: ...
+    def submit(self, rows: Sequence[object], sample: bool, profile: bool = False) -> None: ...
+    def stage_seconds(self) -> list[tuple[float, float]]:
+        """Of the last profiled step: seconds worked and waited in each stage of csrc/executor/profile.h."""
+
     def collect(
         self,
     ) -> tuple[

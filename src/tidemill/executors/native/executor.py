@@ -13,12 +13,14 @@ from tidemill.core.cache_folder import CacheUnusable, cache_base
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.errors import ConfigError, DoesNotFit
 from tidemill.core.machine import usable_cpus
-from tidemill.core.step import RowOutputs, StepPlan, StepResult, TokenLogprob
+from tidemill.core.step import KindTime, RowOutputs, StepPlan, StepResult, TokenLogprob
 from tidemill.executors.native._native import Machine
 from tidemill.executors.native.lowering import lower
 from tidemill.executors.native.packed_cache import PackedCache, PackItem
 from tidemill.executors.native.packed_weights import PackedWeights
+from tidemill.executors.native.profile import StageTable
 from tidemill.executors.protocol import KvPoolSpec
+from tidemill.executors.roof import Roof, measure_roof
 from tidemill.graph.formats import WeightTensor
 from tidemill.graph.graph import Graph
 from tidemill.graph.weight_source import WeightSource
@@ -60,7 +62,9 @@ class NativeExecutor:
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self._packed = PackedWeights(self._machine, _cache(config, self._machine.threads, weights))
-        lower(self._machine, graph, weights, config.numerics, self._packed)
+        lowered = lower(self._machine, graph, weights, config.numerics, self._packed)
+        element = 2 if config.resolved_kv_format == "f16" else 4
+        self._stages = StageTable(graph, weights, lowered, element)
 
     @property
     def description(self) -> str:
@@ -104,7 +108,7 @@ class NativeExecutor:
                 ) from None
 
     def submit(self, plan: StepPlan) -> None:
-        self._machine.submit(plan.rows, sample=not self._pools)
+        self._machine.submit(plan.rows, sample=not self._pools, profile=plan.profile)
         self._plan = plan
 
     def collect(self) -> StepResult:
@@ -114,12 +118,24 @@ class NativeExecutor:
         if self._pools:
             return self._vectors(plan)
         seconds, rows = self._machine.collect()
-        return StepResult(step=plan.step, rows=tuple(_outputs(*row) for row in rows), seconds=seconds)
+        return StepResult(
+            step=plan.step, rows=tuple(_outputs(*row) for row in rows), seconds=seconds, profile=self._profile(plan)
+        )
+
+    def _profile(self, plan: StepPlan) -> tuple[KindTime, ...]:
+        return self._stages.times(plan, self._machine.stage_seconds()) if plan.profile else ()
 
     def _vectors(self, plan: StepPlan) -> StepResult:
         vectors = iter(self._machine.collect_logits().astype("<f4"))
         rows = (RowOutputs(vector=next(vectors).tobytes()) if row.num_outputs else RowOutputs() for row in plan.rows)
-        return StepResult(step=plan.step, rows=tuple(rows), seconds=self._machine.seconds)
+        return StepResult(step=plan.step, rows=tuple(rows), seconds=self._machine.seconds, profile=self._profile(plan))
+
+    def measure_roof(self, threads: int | None = None) -> Roof:
+        return measure_roof(
+            isa=self._machine.isa,
+            threads=self._machine.threads if threads is None else threads,
+            size=self._machine.packed_bytes,
+        )
 
     def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:
         for source, destination in pairs:

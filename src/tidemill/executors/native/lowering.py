@@ -48,11 +48,23 @@ from tidemill.graph.graph import (
 if TYPE_CHECKING:
     from tidemill.executors.native._native import Machine
 
-__all__ = ["lower"]
+__all__ = ["Lowered", "lower"]
 
 _NONE = -1
 Slots = Callable[[Buffer | None], int]
 """The slot of a buffer; -1 for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """What one instruction of the program is a part of."""
+
+    node: int
+    """Index in the graph."""
+    first: bool
+    """False for the rounding that follows a node's own instruction."""
+    integer: bool
+    """Its products are of bytes."""
 
 
 def lower(
@@ -61,8 +73,9 @@ def lower(
     weights: Mapping[str, WeightTensor],
     numerics: Literal["fast", "exact"],
     packed: PackedWeights,
-) -> None:
-    """Give the machine a graph's weights, KV groups, slots and instructions. Accepts plain and fused graphs.
+) -> tuple[Lowered, ...]:
+    """Give the machine a graph's weights, KV groups, slots and instructions. Accepts plain and fused graphs. Returns
+    where each instruction came from.
 
     Raises ModelLoadError for a weight that is missing or has another shape than the graph names.
     """
@@ -71,7 +84,9 @@ def lower(
         group.name: machine.add_group(group.layers, group.kv_heads, group.head_dim, group.window or 0)
         for group in graph.kv_groups
     }
-    steps = _Walk(graph, store, groups, fast=numerics == "fast").steps()
+    walk = _Walk(graph, store, groups, fast=numerics == "fast")
+    of_nodes = [walk.steps_of(node) for node in graph.nodes]
+    steps = [step for of_node in of_nodes for step in of_node]
     packed.load(store.planned, weights)
     specs, slots = plan_slots(_lifetimes(steps, keep=Buffer(value=graph.logits)))
     for spec in specs:
@@ -85,6 +100,11 @@ def lower(
         machine.set_logits(result, graph.vocab_size)
     if graph.positions is not None:
         machine.set_positions(graph.positions)
+    return tuple(
+        Lowered(node=index, first=at == 0, integer=walk.on_bytes(graph.nodes[index]))
+        for index, of_node in enumerate(of_nodes)
+        for at in range(len(of_node))
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +153,18 @@ class _Walk:
             else:
                 self._as_floats.update(value.id for value in inputs(node))
 
-    def steps(self) -> list[_Step]:
-        """The steps of all nodes, in order."""
-        return [step for node in self._graph.nodes for step in self._of(node)]
+    def on_bytes(self, node: Node) -> bool:
+        """Whether the products of a node run on 8-bit activations, if only some of them."""
+        if isinstance(node, Linear):
+            return any(map(self._on_bytes, node.weights))
+        return isinstance(node, Moe) and any(map(self._on_bytes, (node.gate, node.up, node.down)))
 
     def _on_bytes(self, weight: str) -> bool:
         """Whether a weight's products run on 8-bit activations."""
         return self._fast and self._store.quantized(weight)
 
-    def _of(self, node: Node) -> list[_Step]:
+    def steps_of(self, node: Node) -> list[_Step]:
+        """A node's own step, and where it needs one the rounding of what it wrote."""
         match node:
             case RmsNorm():
                 return [self._rms_norm(node)]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.clock import Clock, SystemClock
-from tidemill.core.errors import ModelLoadError
+from tidemill.core.errors import ConfigError, ModelLoadError
 from tidemill.core.step import PlanRow, RowOutputs, StepPlan, StepResult
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.reference.attention import attend
@@ -22,6 +22,7 @@ from tidemill.executors.reference.kv import KvPool
 from tidemill.executors.reference.linear import Floats, Matrix
 from tidemill.executors.reference.operations import ACTIVATIONS, layer_norm, rms_norm, rope, sigmoid_gate, soft_cap
 from tidemill.executors.reference.sampler import draw, log_probabilities
+from tidemill.executors.roof import Roof
 from tidemill.graph.formats import WeightTensor, dequantize
 from tidemill.graph.graph import (
     Activate,
@@ -98,6 +99,8 @@ class ReferenceExecutor:
 
     def submit(self, plan: StepPlan) -> None:
         self._idle()
+        if plan.profile:
+            raise ValueError("the reference executor takes no times of its parts")
         self._plan = self._checked(plan)
 
     def collect(self) -> StepResult:
@@ -109,6 +112,11 @@ class ReferenceExecutor:
         outputs = _vector if self._graph.pools else _outputs
         rows = tuple(outputs(row, result[part]) for row, part in _output_parts(plan))
         return StepResult(step=plan.step, rows=rows, seconds=self._clock.now() - begin)
+
+    def measure_roof(self, threads: int | None = None) -> Roof:  # noqa: ARG002 (the protocol's)
+        raise ConfigError(
+            "the reference executor takes no times of its parts: use executor=native, or leave profiles off"
+        )
 
     def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:
         self._pool(group).copy(pairs)

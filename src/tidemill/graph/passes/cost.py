@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import (
@@ -29,6 +29,7 @@ __all__ = [
     "RowShape",
     "StepCost",
     "kv_bytes_per_token",
+    "node_costs",
     "score_matrix_bytes",
     "step_cost",
     "weight_bytes",
@@ -86,17 +87,24 @@ def step_cost(
     graph: Graph, formats: Mapping[str, WeightFormat], *, rows: Sequence[RowShape], kv_element_bytes: int
 ) -> StepCost:
     """The cost of a step with these rows. ``formats`` gives the storage format of each weight of the graph."""
+    nodes = node_costs(graph, formats, rows=rows, kv_element_bytes=kv_element_bytes)
+    return StepCost(**{item.name: sum(getattr(cost, item.name) for cost in nodes) for item in fields(StepCost)})
+
+
+def node_costs(
+    graph: Graph, formats: Mapping[str, WeightFormat], *, rows: Sequence[RowShape], kv_element_bytes: int
+) -> tuple[StepCost, ...]:
+    """The same node by node, in the graph's order: each layer's KV counts at the node that attends to it."""
     counts = {Rows.TOKENS: sum(row.tokens for row in rows), Rows.OUTPUTS: sum(row.outputs for row in rows)}
-    return StepCost(
-        flops=sum(_flops(graph, node, counts, rows) for node in graph.nodes),
-        weight_bytes=sum(_weight_traffic(graph, node, formats, counts) for node in graph.nodes),
-        kv_read_bytes=sum(
-            row.positions_read(group.window) * group.bytes_per_token(kv_element_bytes)
-            for group in graph.kv_groups
-            for row in rows
-        ),
-        kv_write_bytes=counts[Rows.TOKENS] * kv_bytes_per_token(graph, kv_element_bytes),
-        activation_bytes=sum(_bytes(value, counts) for node in graph.nodes for value in (*inputs(node), node.out)),
+    return tuple(
+        StepCost(
+            flops=_flops(graph, node, counts, rows),
+            weight_bytes=_weight_traffic(graph, node, formats, counts),
+            kv_read_bytes=_kv_positions(graph, node, rows) * _kv_bytes(node, kv_element_bytes),
+            kv_write_bytes=counts[Rows.TOKENS] * _kv_bytes(node, kv_element_bytes),
+            activation_bytes=sum(_bytes(value, counts) for value in (*inputs(node), node.out)),
+        )
+        for node in graph.nodes
     )
 
 
@@ -139,6 +147,19 @@ def _flops(graph: Graph, node: Node, counts: Mapping[Rows, int], rows: Sequence[
         attended = sum(row.attended_in(node) for row in rows)
         return 2 * 2 * attended * node.heads * node.head_dim  # scores, then the weighted sum of V
     return 0
+
+
+def _kv_positions(graph: Graph, node: Node, rows: Sequence[RowShape]) -> int:
+    """Positions whose K and V an attention node reads, over all rows."""
+    if not isinstance(node, Attention):
+        return 0
+    window = graph.group(node.group).window
+    return sum(row.positions_read(window) for row in rows)
+
+
+def _kv_bytes(node: Node, element_bytes: int) -> int:
+    """K and V of one position in one layer."""
+    return 2 * node.kv_heads * node.head_dim * element_bytes if isinstance(node, Attention) else 0
 
 
 def _weight_traffic(graph: Graph, node: Node, formats: Mapping[str, WeightFormat], counts: Mapping[Rows, int]) -> int:
