@@ -65,7 +65,10 @@ tokens go through are read of `qwen2_moe` alone; other architectures with them a
 the key of their width.
 
 The experts of gpt-oss are read as its checkpoints hold them, in 4-bit floats (`*_blocks` and `*_scales`, the `mxfp4` of
-GGUF files): their bytes are put in another order, and no value changes."""
+GGUF files): their bytes are put in another order, and no value changes. Its answers are messages in channels, of which
+`<|end|>` closes one and `<|return|>`, `<|call|>` or `<|endoftext|>` the last; their texts come as one, as nothing here
+takes channels apart yet. How much it thinks is a variable of its template: `chat_template_kwargs`
+`{"reasoning_effort": "high"}`."""
 
 _EMBEDDINGS = """
 ## Models that embed
