@@ -28,9 +28,13 @@ std::vector<std::string> supported_isas() {
   std::vector<std::string> names;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-    names.emplace_back("avx2");
-  }
+  // These also ask whether the system saves the registers.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512vnni");
+  if (avx2 && avx512) names.emplace_back("avx512");
+  if (avx2) names.emplace_back("avx2");
 #elif defined(__aarch64__)
   if (has_dot_product()) names.emplace_back("neon-dot");
   names.emplace_back("neon");
@@ -49,6 +53,7 @@ Kernels select_kernels(std::string_view isa) {
                                 list);
   }
 #if defined(__x86_64__)
+  if (isa == "avx512") return {&linear_kernels_avx512(), &vector_kernels_avx512()};
   if (isa == "avx2") return {&linear_kernels_avx2(), &vector_kernels_avx2()};
 #elif defined(__aarch64__)
   if (isa == "neon-dot") return {&linear_kernels_neon_dot(), &vector_kernels_neon()};

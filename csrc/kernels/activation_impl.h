@@ -34,7 +34,7 @@ TIDEMILL_INLINE typename S::V gelu(typename S::V x) {
 
 template <class S, class Activation>
 TIDEMILL_INLINE void activate_row(const float* x, std::int32_t n, float* out, Activation activation) {
-  simd::for_lanes(n, [&](int i, int lanes) {
+  simd::for_lanes<S>(n, [&](int i, int lanes) {
     simd::store<S>(out + i, activation(simd::load<S>(x + i, lanes)), lanes);
   });
 }

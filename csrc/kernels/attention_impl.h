@@ -156,7 +156,7 @@ TIDEMILL_INLINE float softmax_step(float* p, TileSpan span, float* maximum, floa
   const float now = tile_max > before ? tile_max : before;
   float factor = 1.0f;
   if (now != before) {
-    float lanes[simd::kLanes];
+    float lanes[S::kLanes];
     S::store(lanes, simd::exp<S>(S::set(before - now)));
     factor = lanes[0];
   }
@@ -337,7 +337,7 @@ TIDEMILL_INLINE float* query_output(const AttentionCall& call, const AttentionRo
 template <class S>
 TIDEMILL_INLINE void normalise(const float* accumulated, float total, std::int32_t dim, float* out) {
   const auto divisor = S::set(total);
-  simd::for_lanes(dim, [&](int d, int lanes) {
+  simd::for_lanes<S>(dim, [&](int d, int lanes) {
     simd::store<S>(out + d, S::div(S::load(accumulated + d), divisor), lanes);
   });
 }
@@ -484,7 +484,7 @@ void materialised_softmax(const AttentionCall& call, const AttentionRow& row, co
     const std::int32_t position = row.start + r / group;
     const TileSpan span{call.first_read(position), call.last_read(row, position) + 1};
     float maximum;
-    alignas(32) float sums[simd::kLanes];
+    alignas(32) float sums[S::kLanes];
     begin_softmax<S>(call, task.kv_head * group + r % group, &maximum, sums);
     softmax_step<S>(p, span, &maximum, sums);
     const auto total = S::set(S::sum(S::load(sums)));

@@ -27,7 +27,7 @@ TIDEMILL_INLINE typename S::V gelu_tanh(typename S::V x) {
 // activation(gate) * up
 template <class S, class Activation>
 TIDEMILL_INLINE void glu(const float* gate, const float* up, std::int32_t n, float* out, Activation activation) {
-  simd::for_lanes(n, [&](int i, int lanes) {
+  simd::for_lanes<S>(n, [&](int i, int lanes) {
     const auto activated = activation(simd::load<S>(gate + i, lanes));
     simd::store<S>(out + i, S::mul(activated, simd::load<S>(up + i, lanes)), lanes);
   });
@@ -47,7 +47,7 @@ void gelu_tanh_glu(const float* gate, const float* up, std::int32_t n, float* ou
 template <class S>
 void clamped_glu(const float* gate, const float* up, std::int32_t n, float alpha, float limit, float* out) {
   const auto one = S::set(1.0f), high = S::set(limit), low = S::set(-limit), slope = S::set(-alpha);
-  simd::for_lanes(n, [&](int i, int lanes) {
+  simd::for_lanes<S>(n, [&](int i, int lanes) {
     const auto g = S::min(high, simd::load<S>(gate + i, lanes));
     const auto u = S::min(high, S::max(low, simd::load<S>(up + i, lanes)));
     const auto gated = S::div(g, S::add(one, simd::exp<S>(S::mul(g, slope))));

@@ -132,7 +132,7 @@ struct LinearOutput {
 };
 
 // The kernels of one instruction set. Ranges are half-open. `variant` forces the number of rows per inner call (1..4,
-// tests); 0 chooses.
+// tests); 0 chooses, and may take more.
 struct LinearKernels {
   const char* isa;
 
@@ -152,6 +152,7 @@ struct LinearKernels {
 const LinearKernels& linear_kernels_portable();
 #if defined(__x86_64__)
 const LinearKernels& linear_kernels_avx2();
+const LinearKernels& linear_kernels_avx512();
 #elif defined(__aarch64__)
 const LinearKernels& linear_kernels_neon();
 const LinearKernels& linear_kernels_neon_dot();

@@ -319,6 +319,9 @@ inline __m256i column_mask(int columns) {
 }
 
 struct Avx2 {
+  static constexpr int kCallPanels = 1;
+  static constexpr int kFloatRows = kPanelRows;
+
   static void quantize_group(const float* x, std::int8_t* values, float* scale, float* scale_sum,
                              std::int16_t* half_sums) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);

@@ -4,10 +4,13 @@
 // namespace: then these templates stay inside the file that instantiates them, and code compiled for AVX2 cannot
 // replace the portable copy at link time.
 //
+//   kCallPanels                                      whole panels that one call may compute: 1 or 2
+//   kFloatRows                                       rows that one call of add_chunk may compute: 4 or 8
 //   quantize_group(x, values, scale, scale_sum, half_sums)
 //                                                    32 floats -> 32 int8
 //   quantized_tile<L, R, S, Stream>(tile, x, scales, groups, acc)
-//                                                    R rows of a panel of S rows x 16 outputs -> acc [R][16]
+//                                                    R rows of a panel of S rows, or R / S whole panels, x 16 outputs
+//                                                    -> acc [R][16]
 //   expand<L>(block, chunk, count, buffer)           `count` k of a tile as floats [count][16]; block: the header of 256
 //   kDirect<L>                                       whether add_chunk reads this float layout as it is stored
 //   add_chunk<L, R>(w, x, stride, count, acc)        acc [R][16] += product of one chunk; L is kF32 for expanded ones
@@ -95,9 +98,18 @@ struct QuantizedTile {
       {Isa::template quantized_tile<L, 1, 4, false>, Isa::template quantized_tile<L, 2, 4, false>,
        Isa::template quantized_tile<L, 3, 4, false>, Isa::template quantized_tile<L, 4, 4, false>}};
 
-  // One panel of `rows` rows, in calls of at most `step` rows.
+  // All the panels of one call, where this instruction set has registers for their sums.
+  static constexpr int kWideRows = Isa::kCallPanels * kPanelRows;
+  static constexpr Kernel kWide[2] = {Isa::template quantized_tile<L, kWideRows, kPanelRows, false>,
+                                      Isa::template quantized_tile<L, kWideRows, kPanelRows, true>};
+
+  // One panel of `rows` rows, in calls of at most `step` rows; or kWideRows rows in one call.
   static void panel(const std::uint8_t* tile, const std::int8_t* x, const float* scales, std::int32_t groups,
                     std::int32_t rows, std::int32_t step, bool stream, float* acc) {
+    if (rows > kPanelRows) {
+      kWide[stream](tile, x, scales, groups, acc);
+      return;
+    }
     if (step >= rows) {
       (stream ? kStream[rows - 1] : kResident[rows - 1][rows - 1])(tile, x, scales, groups, acc);
       return;
@@ -114,16 +126,19 @@ inline constexpr std::int32_t kBlockRows = 64;
 
 template <class Isa, Layout L>
 void quantized_tiles(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin, std::int32_t tile_end,
-                     const LinearOutput& output, std::int32_t step) {
+                     const LinearOutput& output, std::int32_t variant) {
+  constexpr std::int32_t kWideRows = QuantizedTile<Isa, L>::kWideRows;
+  const std::int32_t step = variant > 0 ? variant : kPanelRows;
   const std::int32_t groups = x.k / kGroup;
   for (std::int32_t begin = 0; begin < x.rows; begin += kBlockRows) {
     const std::int32_t end = x.rows - begin < kBlockRows ? x.rows : begin + kBlockRows;
     for (std::int32_t t = tile_begin; t < tile_end; ++t) {
       const std::uint8_t* tile = weight.data + weight.tile_bytes * static_cast<std::size_t>(t);
-      for (std::int32_t row = begin; row < end; row += kPanelRows) {
-        const std::int32_t rows = x.rows - row < kPanelRows ? x.rows - row : kPanelRows;
+      for (std::int32_t row = begin, rows; row < end; row += rows) {
+        rows = variant == 0 && end - row >= kWideRows ? kWideRows : std::int32_t{kPanelRows};
+        if (end - row < rows) rows = end - row;
         const auto at = static_cast<std::size_t>(row);
-        alignas(64) float acc[kPanelRows * kTileColumns];
+        alignas(64) float acc[kWideRows * kTileColumns];
         QuantizedTile<Isa, L>::panel(tile, x.values + at * static_cast<std::size_t>(x.k),
                                      x.scales + at * static_cast<std::size_t>(groups) * kGroupScales, groups, rows, step,
                                      row == begin, acc);
@@ -136,8 +151,7 @@ void quantized_tiles(const PackedMatrix& weight, const QuantizedRows& x, std::in
 template <class Isa>
 void linear_quantized(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin,
                       std::int32_t tile_end, const LinearOutput& output, int variant) {
-  const std::int32_t step = variant > 0 ? variant : kPanelRows;
-  const auto run = [&]<Layout L>() { quantized_tiles<Isa, L>(weight, x, tile_begin, tile_end, output, step); };
+  const auto run = [&]<Layout L>() { quantized_tiles<Isa, L>(weight, x, tile_begin, tile_end, output, variant); };
   switch (weight.layout) {
     case Layout::kQ4Symmetric: return run.template operator()<Layout::kQ4Symmetric>();
     case Layout::kQ4Affine: return run.template operator()<Layout::kQ4Affine>();
@@ -170,14 +184,18 @@ template <class Isa, Layout L>
 void add_chunk_rows(const std::uint8_t* w, const float* x, std::size_t stride, std::int32_t rows, std::int32_t step,
                     std::int32_t count, float* acc) {
   for (std::int32_t r = 0; r < rows;) {
-    const std::int32_t left = rows - r < step ? rows - r : step;
+    std::int32_t left = rows - r < step ? rows - r : step;
     const float* first = x + static_cast<std::size_t>(r) * stride;
     float* total = acc + r * kTileColumns;
     switch (left) {
       case 1: Isa::template add_chunk<L, 1>(w, first, stride, count, total); break;
       case 2: Isa::template add_chunk<L, 2>(w, first, stride, count, total); break;
       case 3: Isa::template add_chunk<L, 3>(w, first, stride, count, total); break;
-      default: Isa::template add_chunk<L, 4>(w, first, stride, count, total); break;
+      case Isa::kFloatRows: Isa::template add_chunk<L, Isa::kFloatRows>(w, first, stride, count, total); break;
+      default:
+        left = 4;
+        Isa::template add_chunk<L, 4>(w, first, stride, count, total);
+        break;
     }
     r += left;
   }
@@ -231,7 +249,7 @@ void float_tiles(const PackedMatrix& weight, const float* x, std::size_t stride,
 template <class Isa>
 void linear_float(const PackedMatrix& weight, const float* x, std::size_t stride, std::int32_t rows,
                   std::int32_t tile_begin, std::int32_t tile_end, const LinearOutput& output, int variant) {
-  const std::int32_t step = variant > 0 ? variant : kPanelRows;
+  const std::int32_t step = variant > 0 ? variant : Isa::kFloatRows;
   const auto run = [&]<Layout L>() {
     float_tiles<Isa, L>(weight, x, stride, rows, tile_begin, tile_end, output, step);
   };

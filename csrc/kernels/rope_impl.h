@@ -7,7 +7,7 @@ namespace tidemill {
 template <class S>
 void rope_head(const float* x, std::int32_t head_dim, const float* cos, const float* sin, std::int32_t half,
                float* out) {
-  simd::for_lanes(half, [&](int i, int lanes) {
+  simd::for_lanes<S>(half, [&](int i, int lanes) {
     const auto a = simd::load<S>(x + i, lanes);
     const auto b = simd::load<S>(x + half + i, lanes);
     const auto c = simd::load<S>(cos + i, lanes);

@@ -1,8 +1,10 @@
-// Eight float lanes in several spellings with one interface: Portable (two 16-byte compiler vectors), Avx2 and Neon.
+// Float lanes in several spellings with one interface: eight in Portable (two 16-byte compiler vectors), Avx2, Neon and
+// Avx512Eight, sixteen in Avx512.
 //
-// Kernels are templates over one of them, instantiated in vector_<isa>.cpp. Everything here is a
-// static member that is always inlined, so that no code compiled for AVX2 can be linked into the portable build.
-// Avx2::fma and Neon::fma round once, Portable::fma twice: bits are promised within an instruction set, not between them.
+// Kernels are templates over one of them, instantiated in vector_<isa>.cpp. Everything here is a static member that is
+// always inlined, so that no code compiled for AVX2 can be linked into the portable build. Portable::fma rounds twice,
+// the others' once; sums over lanes have another order with sixteen: bits are promised within an instruction set, not
+// between them.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -19,10 +21,9 @@
 
 namespace tidemill::simd {
 
-inline constexpr int kLanes = 8;
-
 struct Portable {
   static constexpr const char* kName = "portable";
+  static constexpr int kLanes = 8;
   typedef float F4 __attribute__((vector_size(16)));
   typedef std::int32_t I4 __attribute__((vector_size(16)));
   struct V {
@@ -142,6 +143,7 @@ struct Portable {
 #if defined(__AVX2__)
 struct Avx2 {
   static constexpr const char* kName = "avx2";
+  static constexpr int kLanes = 8;
   using V = __m256;
   using Mask = __m256;
 
@@ -278,6 +280,68 @@ struct Neon {
 };
 #endif
 
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+struct Avx512 {
+  static constexpr const char* kName = "avx512";
+  static constexpr int kLanes = 16;
+  using V = __m512;
+  using Mask = __mmask16;
+
+  static TIDEMILL_INLINE V set(float x) { return _mm512_set1_ps(x); }
+  static TIDEMILL_INLINE V zero() { return _mm512_setzero_ps(); }
+  static TIDEMILL_INLINE V load(const float* p) { return _mm512_loadu_ps(p); }
+  static TIDEMILL_INLINE void store(float* p, V v) { _mm512_storeu_ps(p, v); }
+  static TIDEMILL_INLINE Mask first(int n) { return static_cast<Mask>((1u << n) - 1u); }
+  static TIDEMILL_INLINE V load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
+  static TIDEMILL_INLINE void store_first(float* p, V v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
+  static TIDEMILL_INLINE V load_half(const std::uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static TIDEMILL_INLINE void store_half(std::uint16_t* p, V v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static TIDEMILL_INLINE V add(V a, V b) { return _mm512_add_ps(a, b); }
+  static TIDEMILL_INLINE V sub(V a, V b) { return _mm512_sub_ps(a, b); }
+  static TIDEMILL_INLINE V mul(V a, V b) { return _mm512_mul_ps(a, b); }
+  static TIDEMILL_INLINE V div(V a, V b) { return _mm512_div_ps(a, b); }
+  static TIDEMILL_INLINE V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+  static TIDEMILL_INLINE V fnma(V a, V b, V c) { return _mm512_fnmadd_ps(a, b, c); }
+  static TIDEMILL_INLINE Mask greater(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+  static TIDEMILL_INLINE Mask not_less(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
+  static TIDEMILL_INLINE V select(Mask m, V yes, V no) { return _mm512_mask_mov_ps(no, m, yes); }
+  static TIDEMILL_INLINE V zero_unless(Mask m, V v) { return _mm512_maskz_mov_ps(m, v); }
+  static TIDEMILL_INLINE unsigned bits(Mask m) { return m; }
+  static TIDEMILL_INLINE V max(V a, V b) { return _mm512_max_ps(a, b); }
+  static TIDEMILL_INLINE V min(V a, V b) { return _mm512_min_ps(a, b); }
+  static TIDEMILL_INLINE V round(V x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  static TIDEMILL_INLINE V power_of_two(V n) {
+    const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23));
+  }
+  static TIDEMILL_INLINE V split(V x, V& exponent) {
+    const __m512i u = _mm512_castps_si512(x);
+    exponent = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srli_epi32(u, 23), _mm512_set1_epi32(126)));
+    const __m512i mantissa = _mm512_and_si512(u, _mm512_set1_epi32(0x007fffff));
+    return _mm512_castsi512_ps(_mm512_or_si512(mantissa, _mm512_set1_epi32(0x3f000000)));
+  }
+  // Lanes i and i + 8 first, then as eight.
+  static TIDEMILL_INLINE float sum(V v) {
+    return Avx2::sum(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
+  }
+  static TIDEMILL_INLINE float max_lane(V v) {
+    return Avx2::max_lane(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
+  }
+  static TIDEMILL_INLINE void prefetch(const void* p) { Avx2::prefetch(p); }
+};
+
+// Eight lanes of this instruction set. Not Avx2 itself: templates over that belong to another file.
+struct Avx512Eight : Avx2 {
+  static constexpr const char* kName = Avx512::kName;
+};
+#endif
+
 // e^x = 2^n (1 + f p) with |f| at most half of ln 2: x = n ln2 + f, degree-6 Taylor polynomial in f.
 template <class S>
 struct Exponential {
@@ -341,22 +405,22 @@ TIDEMILL_INLINE typename S::V log(typename S::V x) {
   return S::fma(e, S::set(0.693145752f), S::fma(e, S::set(1.42860677e-6f), twice));
 }
 
-// Calls body(offset, lanes) for each group of eight of n values; lanes < 8 in the last group of an odd size.
-template <class Body>
+// Calls body(offset, lanes) for each vector of n values; the last of an odd size has fewer lanes.
+template <class S, class Body>
 TIDEMILL_INLINE void for_lanes(int n, Body body) {
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) body(i, kLanes);
+  for (; i + S::kLanes <= n; i += S::kLanes) body(i, S::kLanes);
   if (i < n) body(i, n - i);
 }
 
 // A full or masked load, so that a tail runs the same vector code as the rest.
 template <class S>
 TIDEMILL_INLINE typename S::V load(const float* p, int lanes) {
-  return lanes == kLanes ? S::load(p) : S::load_first(p, lanes);
+  return lanes == S::kLanes ? S::load(p) : S::load_first(p, lanes);
 }
 template <class S>
 TIDEMILL_INLINE void store(float* p, typename S::V v, int lanes) {
-  if (lanes == kLanes) {
+  if (lanes == S::kLanes) {
     S::store(p, v);
   } else {
     S::store_first(p, v, lanes);

@@ -49,6 +49,7 @@ struct VectorKernels {
 const VectorKernels& vector_kernels_portable();
 #if defined(__x86_64__)
 const VectorKernels& vector_kernels_avx2();
+const VectorKernels& vector_kernels_avx512();
 #elif defined(__aarch64__)
 const VectorKernels& vector_kernels_neon();
 #endif

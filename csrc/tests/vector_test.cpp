@@ -64,7 +64,7 @@ void floats_round_to_the_nearest_half() {
 }
 
 float lane(Portable::V v) {
-  float lanes[simd::kLanes];
+  float lanes[Portable::kLanes];
   Portable::store(lanes, v);
   return lanes[0];
 }
@@ -152,13 +152,13 @@ void philox_gives_the_known_answers() {
        {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
   };
   for (const Answer& answer : answers) {
-    PhiloxBlock block;
+    PhiloxBlock<Portable> block;
     for (int w = 0; w < 4; ++w) {
-      for (int i = 0; i < simd::kLanes; ++i) block.words[w][i] = answer.counter[w];
+      for (int i = 0; i < Portable::kLanes; ++i) block.words[w][i] = answer.counter[w];
     }
     philox(block, answer.key);
     for (int w = 0; w < 4; ++w) {
-      for (int i = 0; i < simd::kLanes; ++i) CHECK(block.words[w][i] == answer.words[w]);
+      for (int i = 0; i < Portable::kLanes; ++i) CHECK(block.words[w][i] == answer.words[w]);
     }
   }
 }
@@ -172,7 +172,7 @@ void noise_is_precise_at_both_ends() {
   for (const std::uint32_t word :
        {0u, 1u, 2u, 77u, 4096u, 1u << 20, 0x10000000u, 0x40000000u, 0x7fffffffu, 0x80000000u, 0xc0000000u, 0xf0000000u,
         0xffff0000u, 0xffffff00u, 0xfffffffeu, 0xffffffffu}) {
-    std::uint32_t words[simd::kLanes];
+    std::uint32_t words[Portable::kLanes];
     for (std::uint32_t& w : words) w = word;
     const double found = static_cast<double>(lane(gumbel_noise<Portable>(words)));
     CHECK_CASE(std::fabs(found - exact_noise(word)) < 3e-6, "word %u: %.9g, exact %.9g", word, found, exact_noise(word));
@@ -188,8 +188,8 @@ void tokens_get_the_documented_noise() {
     const std::vector<float> flat(kVocab, 0.0f);
     BestToken expected{-INFINITY, 0};
     for (std::int32_t id = 0; id < kVocab; ++id) {
-      PhiloxBlock block;
-      for (int i = 0; i < simd::kLanes; ++i) block.words[0][i] = static_cast<std::uint32_t>(id / 4);
+      PhiloxBlock<Portable> block;
+      for (int i = 0; i < Portable::kLanes; ++i) block.words[0][i] = static_cast<std::uint32_t>(id / 4);
       set_counters(block, key);
       philox(block, key.seed);
       const double noise = exact_noise(block.words[id % 4][0]);

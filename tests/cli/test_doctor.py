@@ -13,8 +13,8 @@ from tidemill.cli.main import run
 
 FINE = {
     "native_error": None,
-    "isas": ["avx2", "portable"],
-    "isa": "avx2",
+    "isas": ["avx512", "avx2", "portable"],
+    "isa": "avx512",
     "processors_by_quota": None,
     "processors_by_affinity": 4,
     "memory_available": 8 * 2**30,
@@ -29,8 +29,9 @@ def test_a_machine_in_order_gets_no_suggestion() -> None:
     ("change", "words"),
     [
         ({"native_error": "no such file"}, "native module does not load"),
-        ({"isa": "foo"}, "TIDEMILL_ISA is foo, which cannot run here; there are: avx2, portable"),
-        ({"isa": "portable"}, "TIDEMILL_ISA holds the kernels back to portable; unset it for avx2"),
+        ({"isa": "foo"}, "TIDEMILL_ISA is foo, which cannot run here; there are: avx512, avx2, portable"),
+        ({"isa": "portable"}, "TIDEMILL_ISA holds the kernels back to portable; unset it for avx512"),
+        ({"isa": "avx2"}, "TIDEMILL_ISA holds the kernels back to avx2; unset it for avx512"),
         ({"isa": "portable", "isas": ["portable"]}, "only the portable kernels run here"),
         ({"processors_by_quota": 1.5}, "quota allows 1.5 of 4 processors"),
         ({"memory_available": 2**29}, "less than 1 GiB"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from tests.support.isas import EVERY_ISA
 from tests.support.tiny import VARIANTS, VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.tokens import TokenRequest
@@ -148,7 +149,7 @@ def test_every_architecture_keeps_it(architecture: str) -> None:
             assert together[key] == answer
 
 
-@pytest.mark.parametrize("isa", ["avx2", "portable"])
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_each_instruction_set_keeps_it(isa: str) -> None:
     requests = [
         request(f"r{i}", [1 + (7 * i + 3 * j) % 300 for j in range(9 * i + 1)], **SAMPLINGS[i % len(SAMPLINGS)])

@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.isas import EVERY_ISA
 from tests.support.tiny import GEMMA, VOCAB, Rig, TinyModel, encode, tiny_model
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.step import NO_BLOCK, BlockId, PlanRow, RowOptions, SequenceId, StepPlan
-from tidemill.executors.native import _native
 from tidemill.executors.protocol import Executor
 from tidemill.graph.formats import WeightFormat
 
-ISAS = _native.supported_isas()
 ONE_LAYER: Mapping[str, object] = {**GEMMA, "num_hidden_layers": 1, "layer_types": ["full_attention"]}
 Values = npt.NDArray[np.float32]
 
@@ -50,7 +49,7 @@ def same(a: Values, b: Values) -> bool:
     return a.tobytes() == b.tobytes()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("attention", ["tiled", "materialized"])
 @pytest.mark.parametrize("kv_format", ["f16", "f32"])
 def test_rules_2_and_3_chunks_blocks_and_threads_change_nothing(kv_format: str, attention: str, isa: str) -> None:
@@ -99,7 +98,7 @@ def one_row(model: TinyModel, isa: str) -> Values:
     return found
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_rule_4_gelu_has_no_tail_of_its_own(isa: str) -> None:
     """One feed-forward unit of 35, in each place where it can stand: the last three fill no vector."""
     model = tiny_model(WeightFormat.F32, **ONE_LAYER, intermediate_size=35)
@@ -109,7 +108,7 @@ def test_rule_4_gelu_has_no_tail_of_its_own(isa: str) -> None:
     assert not np.array_equal(found[0], one_row(rolled(model, 0, 0, only=31), isa))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("cap", [0.9, 7.0])
 def test_rule_4_a_soft_cap_has_no_tail_of_its_own(cap: float, isa: str) -> None:
     """A vocabulary of 35, its logits in rolled order."""
@@ -120,7 +119,7 @@ def test_rule_4_a_soft_cap_has_no_tail_of_its_own(cap: float, isa: str) -> None:
     assert all(same(found[0], other) for other in found[1:])
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_rule_4_a_norm_of_a_head_does_not_depend_on_the_head(isa: str) -> None:
     """Query and KV heads rolled all together, of a size that fills no vector: each head's output stays the same."""
     model = tiny_model(WeightFormat.F32, **ONE_LAYER, head_dim=12, num_key_value_heads=6, hidden_size=52)
@@ -138,7 +137,7 @@ def test_rule_4_a_norm_of_a_head_does_not_depend_on_the_head(isa: str) -> None:
     assert all(same(found[0], other) for other in found[1:])
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("format_", [WeightFormat.Q4_0, WeightFormat.Q8_0])
 def test_rule_5_activations_are_rounded_per_token(format_: WeightFormat, isa: str) -> None:
     """Neighbours leave a row alone, wherever in a panel of rows it stands: norms and gates round as they write."""

@@ -7,19 +7,17 @@ import pytest
 
 from tests.executors.native.attention_rig import AttentionRig, run_in_chunks
 from tests.executors.native.small_graphs import plan_row, step
+from tests.support.isas import EVERY_ISA
 from tidemill.core.config import ExecutorConfig
-from tidemill.executors.native._native import supported_isas
 
 SHAPES = [(3, 1, 64), (4, 2, 80), (2, 2, 96), (6, 1, 128), (2, 1, 256), (9, 3, 16), (7, 1, 12), (8, 8, 8)]
 
 
 @pytest.mark.parametrize("attention", ["tiled", "materialized"])
-@pytest.mark.parametrize("isa", ["avx2", "portable"])
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_attention_equals_numpy(shape: tuple[int, int, int], isa: str, attention: str) -> None:
     """1, 7, 33 and 150 tokens with rope, f32 KV to 1e-5 and f16 KV to 1e-5 of the rounded keys and values."""
-    if isa not in supported_isas():
-        pytest.skip(f"this processor does not run {isa}")
     for kv_format, kv, rope in (("f32", np.float32, True), ("f16", np.float16, False)):
         rig = AttentionRig(*shape, rope=rope)
         config = ExecutorConfig(threads=2, isa=isa, kv_format=kv_format, attention=attention)  # type: ignore[arg-type]

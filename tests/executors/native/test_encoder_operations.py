@@ -14,11 +14,11 @@ import pytest
 
 from tests.executors.native.attention_rig import AttentionRig
 from tests.executors.native.small_graphs import SmallGraph, executor_for, outputs_of, plan_row, step
+from tests.support.isas import EVERY_ISA
 from tests.support.tiny import encode
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.step import PlanRow
 from tidemill.executors.factory import make_executor
-from tidemill.executors.native._native import supported_isas
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Activate, Add, Embed, Graph, LayerNorm, Linear, Node, Pool, PoolMode, Value
@@ -48,12 +48,10 @@ ACTIVATIONS = {
 }
 
 
-@pytest.fixture(params=["avx2", "portable", "reference"])
+@pytest.fixture(params=[*EVERY_ISA, "reference"])
 def config(request: pytest.FixtureRequest) -> ExecutorConfig:
     if request.param == "reference":
         return ExecutorConfig(executor="reference", numerics="exact")
-    if request.param not in supported_isas():
-        pytest.skip(f"this processor does not run {request.param}")
     return ExecutorConfig(threads=2, isa=request.param, numerics="exact")
 
 

@@ -9,15 +9,15 @@ import numpy.typing as npt
 import pytest
 
 from tests.executors.native.small_graphs import SmallGraph, executor_for, outputs_of
+from tests.support.isas import EVERY_ISA
 from tests.support.tiny import encode
 from tidemill.core.config import ExecutorConfig
-from tidemill.executors.native._native import Machine, supported_isas
+from tidemill.executors.native._native import Machine
 from tidemill.executors.reference.batch import Batch
 from tidemill.executors.reference.executor import ReferenceExecutor
 from tidemill.graph.formats import WeightFormat, dequantize
 from tidemill.graph.graph import ClampedGlu, Moe, Value
 
-ISAS = supported_isas()
 VOCAB = 64
 Floats = npt.NDArray[np.float64]
 
@@ -78,7 +78,7 @@ class Mixture:
         return out
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("tokens", [1, 7, 33])
 @pytest.mark.parametrize("sizes", [(1, 1, 33, 7), (4, 2, 64, 35), (8, 3, 100, 64), (5, 5, 16, 16), (60, 4, 20, 17)])
@@ -95,7 +95,7 @@ def test_each_token_is_the_sum_of_its_experts(
     np.testing.assert_allclose(mixture.run(ids, config, **options), expected, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("tokens", [1, 7, 33])
 @pytest.mark.parametrize("sizes", [(1, 1, 33, 7), (4, 2, 64, 35), (8, 3, 100, 64), (5, 5, 16, 16)])
 def test_biases_and_clamped_gates(sizes: tuple[int, int, int, int], tokens: int, isa: str) -> None:
@@ -121,7 +121,7 @@ def test_biases_and_clamped_gates(sizes: tuple[int, int, int, int], tokens: int,
         np.testing.assert_allclose(row, expected, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("stored_as", [format_ for format_ in WeightFormat if format_.quantized])
 def test_quantised_experts_are_the_references(stored_as: WeightFormat, isa: str) -> None:
     """In the fast mode: inputs and gated products rounded to 8 bits, in native rows grouped by expert.
@@ -149,7 +149,7 @@ def reference_rows(executor: ReferenceExecutor, tokens: list[int]) -> Any:
     return executor._run(Batch(tokens=ids, positions=ids, selected=ids, spans=()))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("numerics", ["fast", "exact"])
 @pytest.mark.parametrize("stored_as", [WeightFormat.F32, WeightFormat.BF16, WeightFormat.Q4_1, WeightFormat.Q8_0])
 def test_a_rows_bits_do_not_depend_on_who_shares_its_experts(stored_as: WeightFormat, numerics: str, isa: str) -> None:
@@ -177,7 +177,7 @@ def only(mixture: Mixture, experts: list[int]) -> None:
     mixture.weights["down"] = encode("down", down.reshape(-1, mixture.inner).astype(np.float32), WeightFormat.F32)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("experts", [2, 7, 9, 64])
 def test_of_equal_scores_the_lower_numbers_are_chosen(experts: int, isa: str) -> None:
     """All scores equal but the last but one's, which is higher: it is chosen, and then expert 0."""
@@ -196,7 +196,7 @@ def test_of_equal_scores_the_lower_numbers_are_chosen(experts: int, isa: str) ->
     assert not np.any(outputs([expert for expert in range(experts) if expert not in chosen]))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_experts_are_added_in_the_order_of_their_numbers(isa: str) -> None:
     """Each expert's own part is what comes out when the others say nothing; summed in float32 from the first to the
     last they are the whole, bit for bit, though the best expert is another one in most rows. Backwards they are not."""
@@ -213,7 +213,7 @@ def test_experts_are_added_in_the_order_of_their_numbers(isa: str) -> None:
     assert not np.array_equal(((d + c) + b) + a, whole)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_a_broken_row_breaks_no_other(isa: str) -> None:
     """NaN scores choose some experts, and only that row is NaN."""
     config = ExecutorConfig(threads=1, numerics="exact", isa=isa)  # type: ignore[arg-type]

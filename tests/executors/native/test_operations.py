@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from tests.executors.native.small_graphs import SmallGraph, executor_for, f32_tensor, outputs_of
+from tests.support.isas import EVERY_ISA
 from tests.support.tiny import encode
 from tidemill.core.config import ExecutorConfig
-from tidemill.executors.native._native import supported_isas
 from tidemill.graph.formats import WeightFormat, dequantize
 from tidemill.graph.graph import (
     Add,
@@ -29,15 +29,12 @@ from tidemill.graph.graph import (
     Value,
 )
 
-ISAS = ("avx2", "portable")
 TOKENS = (1, 7, 33)
 Config = Callable[[], ExecutorConfig]
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=EVERY_ISA)
 def config(request: pytest.FixtureRequest) -> ExecutorConfig:
-    if request.param not in supported_isas():
-        pytest.skip(f"this processor does not run {request.param}")
     return ExecutorConfig(threads=2, isa=request.param, numerics="exact")
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.executors.native.attention_rig import AttentionRig, run_in_chunks
 from tests.executors.native.small_graphs import SmallGraph, executor_for, plan_row, step
+from tests.support.isas import EVERY_ISA
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.errors import ModelLoadError
 from tidemill.core.step import NO_BLOCK, BlockId, PlanRow, SequenceId
-from tidemill.executors.native._native import supported_isas
 from tidemill.executors.native.executor import NativeExecutor
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.graph.graph import Add, Attention, KvGroup
@@ -27,12 +27,10 @@ def settings(attention: str = "tiled", *, threads: int = 1, kv_format: str = "f3
 
 
 @BOTH_FORMS
-@pytest.mark.parametrize("isa", ["avx2", "portable"])
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("shape", [(3, 1, 64), (2, 2, 80), (7, 1, 12), (1, 1, 8)])
 def test_windows_and_caps_equal_numpy(shape: tuple[int, int, int], isa: str, attention: str) -> None:
     """150 tokens; windows that end within a panel of queries, a block, a tile, on its edge, and before all tokens."""
-    if isa not in supported_isas():
-        pytest.skip(f"this processor does not run {isa}")
     for window in (1, 2, 5, 16, 63, 64, 65, 100, 150, 1000):
         for cap in (None, 3.0):
             rig = AttentionRig(*shape, rope=True, window=window, soft_cap=cap)
@@ -45,7 +43,7 @@ def test_windows_and_caps_equal_numpy(shape: tuple[int, int, int], isa: str, att
 
 
 @BOTH_FORMS
-@pytest.mark.parametrize("isa", supported_isas())
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("shape", [(3, 1, 64), (6, 2, 80), (7, 1, 12), (4, 4, 8)])
 def test_sinks_equal_numpy(shape: tuple[int, int, int], isa: str, attention: str) -> None:
     """Each head's own; the token at position 0 too shares its weight with the sink."""
