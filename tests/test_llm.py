@@ -13,6 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.engine.scripted import VOCAB, HashExecutor, make_loop
@@ -344,3 +345,43 @@ def test_the_real_model_answers(smollm2_path: Path) -> None:
         streamed: list[Piece] = list(llm.stream_chat(question, sampling))
     assert "Paris" in answer.text
     assert "".join(piece.text for piece in streamed) == answer.text
+
+
+GOLDEN = Path(__file__).parent / "golden" / "data"
+
+
+def test_embed_gives_a_row_for_each_text() -> None:
+    expected = np.load(GOLDEN / "bert" / "expected.npz")
+    texts = [str(text) for text in expected["texts"]]
+    with LLM(GOLDEN / "bert", numerics="exact", threads=1) as llm:
+        rows = llm.embed(texts)
+        assert rows.dtype == np.float32
+        np.testing.assert_allclose(rows, expected["mean_normalized"], atol=1e-5, rtol=0)
+        assert np.array_equal(llm.embed(texts[1]), rows[1:2])
+        assert np.array_equal(llm.embed(expected["ids2"].tolist()), rows[2:3])
+        assert llm.embed(texts * 400).shape == (1600, 32)  # more than the queue holds
+        long = "tide " * 200
+        with pytest.raises(ContextLengthExceeded, match="max_model_len is 96"):
+            llm.embed(long)
+        ids = [1 + i % 60 for i in range(200)]
+        assert np.array_equal(llm.embed(ids, truncate=-1), llm.embed(ids[:96]))
+        assert np.array_equal(llm.embed([long], truncate=-1), llm.embed("tide " * 94))
+        for texts_, options_, reason in (
+            ("", {}, "the text is empty"),
+            (["a", ""], {}, r"text\[1\]: the text is empty"),
+            (["a", 5], {}, "a text is text or a list of token ids, not 5"),
+            ([[1, 999]], {}, "token 999 at position 1"),
+            ("a", {"dimensions": 16}, "may be shortened"),
+            ("a", {"truncate": 0}, "truncate must be at least 1"),
+        ):
+            with pytest.raises(InvalidRequest, match=reason):
+                llm.embed(texts_, **options_)
+        with pytest.raises(InvalidRequest, match="gives vectors"):
+            llm.generate("a")
+        assert llm.stats().kv_blocks_held == 0
+    with LLM(GOLDEN / "bert", matryoshka=True, threads=1) as llm:
+        short = llm.embed(texts, dimensions=16)
+        assert short.shape == (4, 16)
+        np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1.0, atol=1e-6)
+    with LLM(GOLDEN / "qwen3", threads=1) as llm, pytest.raises(InvalidRequest, match="gives answers, no vectors"):
+        llm.embed("a")

@@ -14,17 +14,19 @@ from tests.engine.scripted import config, make_loop, request
 from tidemill.core import errors
 from tidemill.core.errors import InvalidRequest, ModelLoadError, TidemillError
 from tidemill.core.step import TokenLogprob
-from tidemill.core.tokens import EngineStats, FinishReason, TokenDelta
+from tidemill.core.tokens import EmbedRequest, EngineStats, FinishReason, TokenDelta
 from tidemill.engine.wire import (
     Abort,
     Add,
     Channel,
+    Embed,
     Failure,
     Inbox,
     Outbox,
     Reject,
     Start,
     Started,
+    command,
     frame,
     parse_from_engine,
     read_frame,
@@ -113,3 +115,20 @@ def test_a_foreign_error_crosses_with_its_type_in_the_message() -> None:
     assert (type(got), got.message) == (TidemillError, "KeyError: 'x'")
     assert type(Failure(kind="os", message="no class of ours").error()) is TidemillError
     assert isinstance(Failure.of(ModelLoadError("m")).error(), ModelLoadError)
+
+
+def test_a_vector_goes_there_and_back(pair: tuple[socket.socket, Channel]) -> None:
+    ours, channel = pair
+    asked = EmbedRequest(request_id="e", prompt=(1, 2, 3))
+    ours.sendall(frame(Inbox([command(asked), Abort("e")])))
+    (inbox,) = channel.receive(1.0)
+    assert isinstance(inbox, Inbox)
+    embed, abort = inbox.commands
+    assert isinstance(embed, Embed)
+    assert (embed.request.request_id, tuple(embed.request.prompt)) == ("e", (1, 2, 3))
+    assert abort == Abort("e")
+    vector = bytes(range(256))
+    delta = TokenDelta(request_id="e", choice=0, tokens=(), finish_reason=FinishReason.STOP, vector=vector)
+    outbox = parse_from_engine(frame(Outbox([delta], [], EngineStats()))[4:])
+    assert isinstance(outbox, Outbox)
+    assert outbox.deltas[0].vector == vector

@@ -13,20 +13,19 @@ same values. --check makes all of it anew in a scratch folder and compares.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
-import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import torch
-from generate_tiny_llama import DATA, END, START, VOCAB, tokenizer, write_vocabulary
 from safetensors.torch import save_file
+from tiny_checkpoint import END, START, VOCAB, finish, run, tokenizer, write_vocabulary
 from transformers import AutoModel, BertForMaskedLM, BertTokenizer, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -113,22 +112,8 @@ CASES = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as scratch:
-        for seed, case in enumerate(CASES, start=300):
-            if arguments.names and case.name not in arguments.names:
-                continue
-            folder = (Path(scratch) if arguments.check else DATA) / case.name
-            folder.mkdir(parents=True, exist_ok=True)
-            make(case, seed, folder)
-            if arguments.check:
-                compare(DATA / case.name, folder)
-                print(f"{case.name}: agrees")
-    return 0
+    makers = {case.name: partial(make, case, seed) for seed, case in enumerate(CASES, start=300)}
+    return run(__doc__ or "", makers)
 
 
 def make(case: Case, seed: int, folder: Path) -> None:
@@ -276,24 +261,7 @@ def write_gguf(path: Path, case: Case, model: PreTrainedModel) -> None:
             continue
         values = tensor.numpy()
         writer.add_tensor(new_name, np.ascontiguousarray(values, np.float32 if values.ndim == 1 else np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def compare(old: Path, new: Path) -> None:
-    """The same weights to the byte, values within 1e-5 (other processors, other roundings)."""
-    for path in sorted(new.iterdir()):
-        if path.suffix in {".safetensors", ".gguf"} or path.name == "tokenizer.json":
-            assert (old / path.name).read_bytes() == path.read_bytes(), f"{old / path.name} differs"
-    before, after = np.load(old / "expected.npz"), np.load(new / "expected.npz")
-    assert set(before) == set(after)
-    for key in before:
-        if before[key].dtype.kind == "f":
-            np.testing.assert_allclose(after[key], before[key], atol=1e-5, rtol=0, err_msg=key)
-        else:
-            np.testing.assert_array_equal(after[key], before[key], err_msg=key)
+    finish(writer)
 
 
 if __name__ == "__main__":
