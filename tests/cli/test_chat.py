@@ -166,3 +166,12 @@ def test_a_bad_sampling_option_is_a_line(capsys: pytest.CaptureFixture[str]) -> 
     assert "top_p must be in (0, 1]" in capsys.readouterr().err
     assert run(["generate", "m.gguf", "-p", "hi", "--logit-bias", "300"]) == 2
     assert "logit_bias takes ID=VALUE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["chat"], ["generate", "-p", "hi"]])
+def test_a_model_that_embeds_is_refused_by_name(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    bert = Path(__file__).parents[1] / "golden" / "data" / "bert"
+    assert run([command[0], str(bert), *command[1:], "--threads", "1"]) == 2
+    assert (
+        capsys.readouterr().err == "tidemill: error: the model bert gives vectors of texts (embeddings), no answers\n"
+    )

@@ -37,12 +37,14 @@ def chat(
     **settings: Any,
 ) -> None:
     """Talk with a model in the terminal; piped input is read line by line."""
+    from tidemill.engine.admission import check_generates
     from tidemill.llm import LLM
 
     model, settings = named(model, settings, models_file)
     names = {item.name for item in dataclasses.fields(SamplingOptions)}
     sampling = SamplingOptions(**{name: value for name, value in settings.items() if name in names})
     with explained(model), LLM(model, **{n: v for n, v in settings.items() if n not in names}) as llm:
+        check_generates(llm.info)
         if llm.chat_problem is not None:
             raise ConfigError(
                 f"{llm.chat_problem}; give one with --chat-template, or use tidemill generate", param="chat_template"

@@ -224,3 +224,28 @@ def test_workspace_of_a_mixture_has_its_rows() -> None:
     """Beside x, its norm, the scores of 5 experts and the output: per chosen expert a row of 8, gate and up of 12."""
     graph = fuse(llama(**MIXTURE))
     assert workspace_bytes(graph, 10, 0) == 10 * 4 * (8 + 8 + 5 + 8 + 2 * (8 + 24))
+
+
+def test_an_encoder_looks_at_every_position_and_reads_one_row_of_types() -> None:
+    """Three layers of width 32 and 64 inside, ten tokens of a whole text. Per layer and token 8192 weights are
+    multiplied; every token looks at all ten, not at 55 pairs as with a causal mask."""
+    graph = build_graph(
+        Fields(
+            {
+                "model_type": "bert",
+                "hidden_size": 32,
+                "num_attention_heads": 4,
+                "num_hidden_layers": 3,
+                "intermediate_size": 64,
+                "vocab_size": 50,
+            },
+            "config.json",
+        )
+    )
+    row = RowShape(start=0, tokens=10)
+    cost = step_cost(graph, formats(graph), rows=[row], kv_element_bytes=2)
+    assert cost.flops == 3 * (10 * 2 * 8192 + 2 * 2 * 100 * 32)
+    layer = 8192 + (4 * 32 + 64 + 32) + 2 * 2 * 32  # weights, biases, norms
+    looked_up = (10 + 10 + 1) * 32  # words, positions, types
+    assert cost.weight_bytes == 4 * (3 * layer + 2 * 32 + looked_up)
+    assert (graph.pools, graph.whole, graph.positions) == (True, True, 512)
