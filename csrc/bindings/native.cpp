@@ -14,6 +14,7 @@
 #include "../executor/roof.h"
 #include "../kernels/checksum.h"
 #include "../kernels/embed.h"
+#include "../kernels/round_blocks.h"
 #include "plan.h"
 
 namespace nb = nanobind;
@@ -226,6 +227,24 @@ nb::tuple roof_to_python(const std::string& isa, int threads, std::size_t bytes,
   return nb::make_tuple(roof.read, roof.floats, roof.integers, roof.float_instruction, roof.integer_instruction);
 }
 
+// Rounds rows of floats to blocks, into `out`; False at a value that no block holds.
+bool round_rows_of(const Bytes& data, int format, std::int32_t columns, int to,
+                   const nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& out) {
+  const FileFormat from = format_of(format), into = format_of(to);
+  if (from > FileFormat::kBF16 || (into != FileFormat::kQ8_0 && into != FileFormat::kQ4_1)) {
+    throw std::invalid_argument("f32, f16 and bf16 are rounded to q8_0 or q4_1");
+  }
+  if (columns < kGroup || columns % kGroup != 0) throw std::invalid_argument("rows must be whole blocks of 32");
+  const std::size_t count = data.size() / file_row_bytes(from, columns);
+  if (data.size() != count * file_row_bytes(from, columns) || out.size() != count * file_row_bytes(into, columns)) {
+    throw std::invalid_argument("data and out must have the same whole rows");
+  }
+  const std::uint8_t* rows = data.data();
+  std::uint8_t* blocks = out.data();
+  nb::gil_scoped_release released;
+  return round_rows(from, rows, static_cast<std::int32_t>(count), columns, into, blocks);
+}
+
 void bind_building(nb::class_<Module>& cls) {
   cls.def("add_matrices", &Module::add_matrices, "data"_a, "format"_a, "count"_a, "n"_a, "k"_a, "mapped"_a)
       .def("use_matrices", &Module::use_matrices, "data"_a, "format"_a, "count"_a, "n"_a, "k"_a)
@@ -367,6 +386,7 @@ NB_MODULE(_native, m) {
   m.def("let_go", [](std::uintptr_t address, std::size_t bytes) {
     tidemill::let_go(reinterpret_cast<const std::uint8_t*>(address), bytes);
   }, "address"_a, "bytes"_a);
+  m.def("round_rows", &tidemill::round_rows_of, "data"_a, "format"_a, "columns"_a, "to"_a, "out"_a);
   m.attr("CHECKSUM_KEY") = tidemill::kChecksumKey;
   m.attr("PACKING_VERSION") = tidemill::kPackingVersion;
   m.def("measure_roof", &tidemill::roof_to_python, "isa"_a, "threads"_a, "bytes"_a, "seconds"_a);

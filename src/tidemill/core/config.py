@@ -51,6 +51,11 @@ class ModelConfig:
     """Let requests shorten vectors (dimensions), though the model's files do not say that it was trained for that."""
     revision: str | None = None
     """Branch, tag or commit of a Hugging Face name, as in org/name@revision; default: the main branch."""
+    quantize: Literal["w4", "w8"] | None = None
+    """Round an f32, f16 or bf16 checkpoint at load. w4: to 4 bits, output head and embeddings to 8; w8: to 8."""
+    quantize_check: int = 256
+    """Tokens of a built-in text on which the rounded weights are compared with those of the checkpoint, which are held
+    for it first: the figures are printed; 0: not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

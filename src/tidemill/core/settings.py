@@ -31,6 +31,7 @@ _NESTED = {"model": ModelConfig, "executor": ExecutorConfig, "scheduler": Schedu
 _RANGES: Mapping[str, tuple[float, float]] = {
     "max_model_len": (1, 2**31 - 1),
     "threads": (1, 1024),
+    "quantize_check": (0, 1024),
     "max_running": (1, 4096),
     "max_step_tokens": (1, 2**20),
     "max_waiting": (1, 2**20),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     from tidemill.graph.passes.fuse import fuse
     from tidemill.models.loading import load_model
     from tidemill.models.memory_plan import plan_memory
+    from tidemill.models.rounding_check import exact_answers
 
     if config.block_size not in BLOCK_SIZES:
         raise ConfigError(f"block_size must be one of {BLOCK_SIZES}, not {config.block_size}", param="block_size")
@@ -37,6 +39,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     begin = time.monotonic()
     model = load_model(config.model)
     plan = plan_memory(model, config, available_memory())
+    check = exact_answers(model, config, available_memory()) if config.model.quantize else None
     pools = plan.pools()
     space = kv_space(pools, model.graph.kv_groups)
     # A vector that needs all tokens of a text at once: its sequence is never cut.
@@ -44,6 +47,8 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     scheduler = Scheduler(whole, space)
     executor = make_executor(fuse(model.graph), model.weights, config.executor)
     executor.allocate_kv(pools)
+    if check is not None:
+        print(check.report(executor, pools), file=sys.stderr, flush=True)
     return EngineLoop(
         executor=executor,
         scheduler=scheduler,

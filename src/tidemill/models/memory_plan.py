@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import ConfigError, DoesNotFit
 from tidemill.executors.protocol import KvPoolSpec
+from tidemill.graph.graph import Embed
 from tidemill.graph.passes.cost import kv_bytes_per_token, score_matrix_bytes, weight_bytes, workspace_bytes
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.kv_pools import GroupPool, PoolSizes
@@ -52,8 +53,10 @@ class MemoryPlan:
     model: str
     available: int
     """What this process may take, before loading."""
+    quantize: str | None
+    """How weights are rounded when they are loaded."""
     weights: int
-    """Weights as stored in the file."""
+    """Weights as stored in the file, or once rounded."""
     packed: int
     """What they take once packed for the kernels; the file's own pages are let go, and an embedding that is no output
     head is read from them."""
@@ -117,7 +120,7 @@ class MemoryPlan:
         return [
             f"memory for {self.model}",
             f"  weights    {format_bytes(self.packed):>10}   packed for the kernels; "
-            f"{format_bytes(self.weights)} in the file",
+            f"{format_bytes(self.weights)} {f'quantised to {self.quantize}' if self.quantize else 'in the file'}",
             f"  workspace  {format_bytes(self.workspace):>10}   activations of the largest step",
             *self._kv_lines(),
             f"  total      {format_bytes(self.total):>10}   of {format_bytes(self.available)} available; "
@@ -215,6 +218,7 @@ class _Planner:
         return MemoryPlan(
             model=self._shape.name,
             available=self._available,
+            quantize=self._config.model.quantize,
             weights=self._weights,
             packed=self._packed,
             workspace=workspace,
@@ -264,7 +268,17 @@ class _Planner:
             return sum(8 * math.prod(spec.shape) for spec in self._shape.graph.weights)
         from tidemill.executors.native.weights import packed_bytes
 
-        return packed_bytes(self._shape.graph, self._shape.formats)
+        packed = packed_bytes(self._shape.graph, self._shape.formats)
+        return packed + self._rounded_tables() if self._config.model.quantize else packed
+
+    def _rounded_tables(self) -> int:
+        """Embeddings are read from the file's own pages, but rounded ones are in memory, beside a head that is tied."""
+        graph = self._shape.graph
+        tables = {node.weight for node in graph.nodes if isinstance(node, Embed)}
+        return sum(
+            math.prod(graph.spec(name).shape[:-1]) * self._shape.formats[name].row_bytes(graph.spec(name).shape[-1])
+            for name in tables
+        )
 
     def _workspace(self, length: int) -> int:
         scheduler = self._config.scheduler

@@ -20,6 +20,7 @@ from tidemill.models.loading.loader import load_model
 from tidemill.models.loading.packed_experts import in_four_bits
 from tidemill.models.loading.quantization import planned_format
 from tidemill.models.loading.resolve import cannot_be_looked_at
+from tidemill.models.loading.rounding import rounded_formats
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.loading.text_part import text_config
 from tidemill.models.model import Model
@@ -93,6 +94,8 @@ def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
         formats |= dict.fromkeys(_expert_weights(graph), WeightFormat.MXFP4)
     if packed is not None:
         formats |= {name: packed for name in formats if name.endswith("_proj.weight")}
+    if config.quantize is not None:
+        formats = rounded_formats(graph, formats, config.quantize, str(file))
     return ModelShape(
         name=name,
         graph=graph,

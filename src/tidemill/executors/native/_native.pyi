@@ -25,6 +25,16 @@ def let_go(address: int, bytes: int) -> None:  # noqa: A002
 def measure_roof(isa: str, threads: int, bytes: int, seconds: float) -> tuple[float, float, float, str, str]:  # noqa: A002
     """Bytes read, float operations and byte operations per second, and the instructions counted for the last two."""
 
+def round_rows(
+    data: npt.NDArray[np.uint8],
+    format: int,  # noqa: A002
+    columns: int,
+    to: int,
+    out: npt.NDArray[np.uint8],
+) -> bool:
+    """Rounds rows of floats (formats as in csrc/kernels/linear.h) to q8_0 or q4_1 blocks in ``out``; False: a value is
+    not finite, or too large."""
+
 class Machine:
     def __init__(self, isa: str, threads: int, materialized: bool, row_variant: int) -> None: ...
     def add_matrices(

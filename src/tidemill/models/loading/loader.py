@@ -30,6 +30,7 @@ from tidemill.models.loading.packed_experts import in_four_bits, unpack_experts
 from tidemill.models.loading.quantization import unpacked
 from tidemill.models.loading.rearrange import cut_experts, split_merged, stack_experts, with_norm_offset
 from tidemill.models.loading.resolve import ModelFiles, resolve
+from tidemill.models.loading.rounding import RoundedWeights
 from tidemill.models.loading.safetensors import read_checkpoint
 from tidemill.models.loading.split import read_gguf
 from tidemill.models.loading.stored import StoredTensor, matched
@@ -60,11 +61,14 @@ def load_model(config: ModelConfig) -> Model:
     if graph.pools:
         stored = base_tensors(fields, stored)
     text = _text(files, file, config.chat_template)
+    weights = matched(graph, split_merged(fields, stored), str(files.path))
+    if config.quantize is not None:
+        weights = RoundedWeights(graph, weights, config.quantize, str(files.path))
     return Model(
         name=config.name or files.name,
         architecture=fields.text("model_type"),
         graph=graph,
-        weights=matched(graph, split_merged(fields, stored), str(files.path)),
+        weights=weights,
         max_position=max_position(fields, graph),
         vocab_size=graph.vocab_size,
         end_token_ids=text.end_token_ids,
