@@ -176,8 +176,11 @@ class LLM:
         """Complete one prompt or several (texts, or lists of token ids); answers in the order of the prompts.
 
         ``sampling`` is for all prompts, or a list with one for each. All prompts are checked before the first one
-        runs. Raises InvalidRequest, naming ``prompt[i]`` or ``sampling[i]`` where there are several.
+        runs; no prompts have no answers (``generate([])`` is ``[]``). Raises InvalidRequest, naming ``prompt[i]`` or
+        ``sampling[i]`` where there are several.
         """
+        if _is_list(prompts) and not prompts:
+            return []
         several = _several(prompts)
         named = [prompt if isinstance(prompt, str) else None for prompt in several]
         ids = []

@@ -11,6 +11,7 @@ import pytest
 from tests.engine.scripted import HashExecutor, make_loop, request, run, tokens
 from tidemill.core.clock import ManualClock
 from tidemill.core.errors import ContextLengthExceeded, InvalidRequest, Overloaded
+from tidemill.core.metrics import STEP_BUCKETS
 from tidemill.core.step import PlanRow, RowOutputs, StepPlan
 from tidemill.core.tokens import FinishReason, TokenDelta, TokenRequest
 
@@ -363,6 +364,9 @@ def test_stats_of_a_short_story() -> None:
     assert (stats.kv_blocks_total, stats.kv_blocks_held, stats.kv_blocks_free, stats.kv_block_size) == (10, 2, 8, 16)
     assert (stats.prompt_tokens_total, stats.generation_tokens_total, stats.step_tokens) == (32, 0, 32)
     assert (stats.step_seconds, stats.executor_seconds, stats.last_progress) == (0.5, 0.001, 0.5)
+    assert stats.step_seconds_total == 0.5
+    assert dict(zip((*STEP_BUCKETS, "longer"), stats.steps_by_seconds, strict=True))[0.6] == 1
+    assert sum(stats.steps_by_seconds) == 1
     loop.step()
     stats = loop.stats()
     assert (stats.prompt_tokens_total, stats.generation_tokens_total, stats.step_tokens) == (48, 2, 16)
@@ -371,3 +375,40 @@ def test_stats_of_a_short_story() -> None:
     stats = loop.stats()
     assert (stats.steps, stats.prompt_tokens_total, stats.generation_tokens_total) == (4, 48, 4)
     assert (stats.kv_blocks_free, stats.requests_finished) == (10, {"length": 2})
+
+
+@pytest.mark.parametrize("guilty", [{0}, {3}, {7}, {1, 2}, {0, 4, 6}])
+def test_only_the_rows_at_fault_fail_and_all_others_get_what_they_would_have_got(
+    guilty: set[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
+    asked = [request(f"r{k}", 20 + k, max_tokens=15, ignore_eos=True, n=1 + k % 2) for k in range(8)]
+    expected = run(make_loop(), *asked)
+    firsts = {asked[k].prompt[0] for k in guilty}
+
+    def explode(plan: StepPlan) -> None:
+        if any(row.start == 0 and row.tokens[0] in firsts for row in plan.rows):
+            raise ValueError("a prompt that no step survives")
+
+    answers = run(make_loop(executor=HashExecutor(explode)), *asked)
+    for (name, choice), deltas in answers.items():
+        if int(name[1:]) in guilty:
+            assert [delta.finish_reason for delta in deltas] == [FinishReason.ERROR]
+            assert deltas[0].error == "the step failed: ValueError: a prompt that no step survives"
+        else:
+            assert deltas == expected[name, choice]
+    assert answers.keys() == expected.keys()
+
+
+def test_a_failure_that_does_not_come_again_costs_nobody_anything(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL")
+    asked = [request(f"r{k}", 20 + k, max_tokens=15) for k in range(8)]
+    steps: list[int] = []
+
+    def explode(plan: StepPlan) -> None:
+        steps.append(plan.step)
+        if steps.count(plan.step) == 1 and plan.step % 3 == 1 and len(plan.rows) > 1:
+            raise ValueError("once")
+
+    assert run(make_loop(executor=HashExecutor(explode)), *asked) == run(make_loop(), *asked)
+    assert len(steps) > len(set(steps))

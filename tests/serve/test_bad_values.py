@@ -226,3 +226,16 @@ async def test_a_refused_request_does_not_disturb_one_that_runs(serve):
         for _ in range(5):
             assert (await served.chat(n=5_000_000)).status_code == 400
         assert (await running).json()["choices"][0]["message"]["content"] == "undisturbed"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(CHAT, {"messages": [{"role": "user", "content": "hi"}]}), (COMPLETION, {"prompt": "hi"})],
+)
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_too_long_an_output_is_refused_under_the_name_that_was_sent(http, path, body, name):
+    async with http([]) as served:
+        answer = await served.client.post(path, json={"model": "toy", **body, name: 5000})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", name)
+        assert f"and {name} asks for 5000 output tokens" in error["message"]

@@ -20,6 +20,7 @@ __all__ = [
     "REQUESTS",
     "REQUESTS_ACTIVE",
     "REQUEST_SECONDS",
+    "STEP_BUCKETS",
     "TIME_PER_OUTPUT_TOKEN",
     "TIME_TO_FIRST_TOKEN",
     "MetricKind",
@@ -30,6 +31,10 @@ __all__ = [
 
 _LATENCY: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _TOKEN_LATENCY: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0)
+
+
+STEP_BUCKETS: Final = _TOKEN_LATENCY
+"""Seconds; a step is as long as the time per output token of those who are in it."""
 
 
 class MetricKind(StrEnum):
@@ -153,7 +158,12 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
     "preemptions_total": _engine(
         "preemptions_total", MetricKind.COUNTER, "Sequences put back to waiting because blocks ran out"
     ),
-    "step_seconds": _engine("step_seconds", MetricKind.GAUGE, "Duration of the last step"),
+    "step_seconds": MetricSpec(
+        name="tidemill_engine_step_seconds",
+        kind=MetricKind.HISTOGRAM,
+        help="Seconds that a step took, from its planning to its last token: what one more token of a stream waits for",
+        buckets=STEP_BUCKETS,
+    ),
     "executor_seconds": _engine("executor_seconds", MetricKind.GAUGE, "Executor's share of the last step"),
     "step_tokens": _engine("step_tokens", MetricKind.GAUGE, "Tokens computed in the last step"),
     "load_seconds": _engine("load_seconds", MetricKind.GAUGE, "Time from the engine's start to weights that are ready"),

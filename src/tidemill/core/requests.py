@@ -38,6 +38,8 @@ class _Common:
     """Send a last chunk with usage and no choices (streams only)."""
     request_id: str = ""
     """Shown to the caller in the id of the answer; internal ids are made apart from it."""
+    limit_field: str = "max_tokens"
+    """What the caller called the limit of the output."""
     user: str | None = None
     raw: bytes = b""
     """The body as received."""

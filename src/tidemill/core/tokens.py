@@ -121,6 +121,10 @@ class EngineStats:
     """Times the engine was started again after it died; kept by whoever restarts it."""
     requests_finished: dict[str, int] = field(default_factory=dict)
     """Finished choices by finish reason."""
+    step_seconds_total: float = 0.0
+    """Seconds of all steps together."""
+    steps_by_seconds: tuple[int, ...] = ()
+    """Steps that took at most as long as each of ``STEP_BUCKETS`` and longer than the one before; last, longer ones."""
     step_seconds: float = 0.0
     """Duration of the last step, and of its parts below."""
     executor_seconds: float = 0.0

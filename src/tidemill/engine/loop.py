@@ -12,8 +12,10 @@ owns their token ids. A step:
 A preempted sequence needs nothing of its own: its tokens, counts and seed stay here, so its recomputation is a chunk
 like any other and its next draw has the same position, noise and penalties as it would have had.
 
-When a step fails, the sequences that were in it end with an error, all others go on; ``MAX_FAILURES`` failed steps in
-a row are a broken executor, and the loop raises the last failure: whoever runs it must let it die.
+When a step fails, it is run again in halves until the rows that fail by themselves are found: rows do not depend on
+each other, so all others get what they would have got. Sequences at fault end with an error. ``MAX_FAILURES`` steps in
+a row of which every row fails are a broken executor, and the loop raises the last failure: whoever runs it must let it
+die.
 
 Synchronous and single-threaded. Knows nothing of text, sockets or event loops.
 """
@@ -22,12 +24,14 @@ from __future__ import annotations
 
 import logging
 import secrets
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import InvalidRequest, Overloaded
+from tidemill.core.metrics import STEP_BUCKETS
 from tidemill.core.step import PlanRow, RowOutputs, SequenceId, StepPlan, StepResult
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.admission import admit
@@ -112,6 +116,8 @@ class EngineLoop:
             generation_tokens_total=meter.generation_tokens,
             preemptions_total=self._scheduler.num_preemptions,
             requests_finished=dict(meter.finished),
+            step_seconds_total=meter.step_seconds_total,
+            steps_by_seconds=tuple(meter.steps_by_seconds),
             step_seconds=meter.step_seconds,
             executor_seconds=meter.executor_seconds,
             step_tokens=meter.step_tokens,
@@ -242,18 +248,18 @@ class EngineLoop:
         if not schedule.shares:
             assert schedule.exhausted, "there is work, and no sequence can go on"
             return []
-        try:
-            result = self._execute(self._plan(schedule))
-        except Exception as error:
+        rows, seconds = self._attempt(self._plan(schedule))
+        failed = [row for row in rows if isinstance(row, Exception)]
+        if len(failed) == len(rows):
             self._failures += 1
-            _log.exception("step %d failed with %d sequences in it", self._meter.steps, len(schedule.shares))
             if self._failures >= MAX_FAILURES:
-                raise
-            return self._fail(schedule, f"the step failed: {type(error).__name__}: {error}")
-        self._failures = 0
-        self._meter.executor_seconds = result.seconds
-        self._speed.step([share.end - share.start for share in schedule.shares], result.seconds)
-        return self._commit(schedule, result)
+                raise failed[-1]
+        else:
+            self._failures = 0
+        self._meter.executor_seconds = seconds
+        if not failed:
+            self._speed.step([share.end - share.start for share in schedule.shares], seconds)
+        return self._commit(schedule, rows)
 
     def _plan(self, schedule: Schedule) -> StepPlan:
         step = self._meter.steps
@@ -271,6 +277,21 @@ class EngineLoop:
             options=sequence.options() if share.num_outputs else None,
         )
 
+    def _attempt(self, plan: StepPlan) -> tuple[list[RowOutputs | Exception], float]:
+        """What each row gave, or the error that it fails with by itself; and the executor's seconds."""
+        try:
+            result = self._execute(plan)
+        except Exception as error:
+            if len(plan.rows) == 1:
+                _log.exception("step %d fails with sequence %d in it", plan.step, plan.rows[0].sequence)
+                return [error], 0.0
+            _log.warning("step %d failed with %d sequences in it: trying halves", plan.step, len(plan.rows))
+            middle = len(plan.rows) // 2
+            first, seconds = self._attempt(replace(plan, rows=plan.rows[:middle]))
+            second, more = self._attempt(replace(plan, rows=plan.rows[middle:]))
+            return first + second, seconds + more
+        return list(result.rows), result.seconds
+
     def _execute(self, plan: StepPlan) -> StepResult:
         self._meter.lap("plan")
         self._executor.submit(plan)
@@ -284,11 +305,16 @@ class EngineLoop:
             raise RuntimeError(f"the executor gave {given} outputs per row where {asked} were asked for")
         return result
 
-    def _commit(self, schedule: Schedule, result: StepResult) -> list[TokenDelta]:
+    def _commit(self, schedule: Schedule, rows: Sequence[RowOutputs | Exception]) -> list[TokenDelta]:
         deltas = []
-        for share, outputs in zip(schedule.shares, result.rows, strict=True):
+        for share, outputs in zip(schedule.shares, rows, strict=True):
             sequence = self._sequences.get(share.sequence.id)
             if sequence is None:  # aborted while the step ran
+                self._scheduler.commit(share, 0)
+                continue
+            if isinstance(outputs, Exception):
+                said = f"the step failed: {type(outputs).__name__}: {outputs}"
+                deltas.append(self._end(sequence, FinishReason.ERROR, said))
                 self._scheduler.commit(share, 0)
                 continue
             self._meter.prompt_tokens += _num_read(share)
@@ -309,12 +335,6 @@ class EngineLoop:
         if delta.finish_reason is not None:
             self._leave(sequence, delta.finish_reason)
         return delta
-
-    def _fail(self, schedule: Schedule, message: str) -> list[TokenDelta]:
-        """End the sequences of a step that failed."""
-        self._scheduler.cancel_step()
-        failed = [self._sequences.get(share.sequence.id) for share in schedule.shares]
-        return [self._end(sequence, FinishReason.ERROR, message) for sequence in failed if sequence is not None]
 
     def _check(self) -> None:
         if self._strict:
@@ -342,6 +362,8 @@ class _Meter:
         self.generation_tokens = 0
         self.step_tokens = 0
         self.step_seconds = 0.0
+        self.step_seconds_total = 0.0
+        self.steps_by_seconds = [0] * (len(STEP_BUCKETS) + 1)
         self.executor_seconds = 0.0
         self.last_progress = self._last
         self.finished: Counter[str] = Counter()
@@ -366,4 +388,6 @@ class _Meter:
         self.steps += 1
         self.step_tokens = tokens
         self.step_seconds = self._last - begin
+        self.step_seconds_total += self.step_seconds
+        self.steps_by_seconds[bisect_left(STEP_BUCKETS, self.step_seconds)] += 1
         self.last_progress = self._last

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidemill.core.errors import InvalidRequest
+from tidemill.core.errors import ContextLengthExceeded, InvalidRequest
 from tidemill.core.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenRequest
@@ -44,6 +44,12 @@ class Preparer:
 
         With several prompts the field is ``prompt[i]``: all of them are accepted or none.
         """
+        try:
+            return await self._prepared(request, arrival)
+        except ContextLengthExceeded as error:
+            raise _with_limit_named(error, request.limit_field) from error
+
+    async def _prepared(self, request: GenerationRequest, arrival: float) -> list[PreparedPrompt]:
         sampling = request.sampling.validated(self._info.vocab_size)
         if isinstance(request, ChatRequest):
             try:
@@ -123,6 +129,12 @@ def _length(message: Message) -> int:
 def _renamed(error: InvalidRequest, name: str) -> InvalidRequest:
     """The same error about the conversation that the prompt was made from."""
     return type(error)(error.message, param=name) if error.param in (None, "prompt") else error
+
+
+def _with_limit_named(error: ContextLengthExceeded, name: str) -> ContextLengthExceeded:
+    """The same error about max_tokens, by the name that the caller knows it under."""
+    message = error.message.replace("and max_tokens asks", f"and {name} asks")
+    return ContextLengthExceeded(message, param=name if error.param == "max_tokens" else error.param)
 
 
 def _placed(error: InvalidRequest, place: str) -> InvalidRequest:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import (
@@ -15,9 +16,10 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from tidemill.core.metrics import ENGINE_METRICS, METRICS, MetricKind, MetricSpec
 from tidemill.core.tokens import EngineStats
@@ -77,10 +79,19 @@ class _EngineCollector(Collector):
         for field, spec in ENGINE_METRICS.items():
             if spec.labels:
                 yield _labelled(spec, values[field])
+            elif spec.kind is MetricKind.HISTOGRAM:
+                yield _by_seconds(spec, values["steps_by_seconds"], values["step_seconds_total"])
             elif spec.kind is MetricKind.COUNTER:
                 yield CounterMetricFamily(spec.name, spec.help, value=values[field])
             else:
                 yield GaugeMetricFamily(spec.name, spec.help, value=values[field])
+
+
+def _by_seconds(spec: MetricSpec, counts: Sequence[int], seconds: float) -> Metric:
+    """``counts``: of each bucket by itself; none yet before the engine has said anything."""
+    steps = list(accumulate(counts or (0,) * (len(spec.buckets) + 1)))
+    bounds = [*map(floatToGoString, spec.buckets), "+Inf"]
+    return HistogramMetricFamily(spec.name, spec.help, buckets=list(zip(bounds, steps, strict=True)), sum_value=seconds)
 
 
 def _labelled(spec: MetricSpec, values: dict[str, Any]) -> Metric:

@@ -137,6 +137,10 @@ class _Body(BaseModel):
             )
         return self.max_tokens if self.max_tokens is not None else self.max_completion_tokens
 
+    def limit_field(self) -> str:
+        """The name that ``limit`` came under."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
     def include_usage(self) -> bool:
         """Whether the stream ends with a usage chunk."""
         if self.stream_options is None:
@@ -187,6 +191,7 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         stream=fields.stream,
         include_usage=fields.include_usage(),
         request_id=incoming.request_id,
+        limit_field=fields.limit_field(),
         user=fields.user,
         raw=incoming.raw,
         messages=tuple(fields.messages),
@@ -210,6 +215,7 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
         stream=fields.stream,
         include_usage=fields.include_usage(),
         request_id=incoming.request_id,
+        limit_field=fields.limit_field(),
         user=fields.user,
         raw=incoming.raw,
         prompts=fields.prompt,
