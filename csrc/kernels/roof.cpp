@@ -90,7 +90,7 @@ TIDEMILL_READ(read_512, "vmovdqa64", "%%zmm", 64)
 
 TIDEMILL_CHAINS(fma_neon, "", "fmla ", ".4s, v18.4s, v19.4s\n\t")
 TIDEMILL_CHAINS(bytes_neon, "", "smlal ", ".8h, v18.8b, v19.8b\n\t")
-TIDEMILL_CHAINS(dot_neon, ".arch_extension dotprod\n\t", "sdot ", ".4s, v18.16b, v19.16b\n\t")
+TIDEMILL_CHAINS(dot_neon, ".arch armv8.2-a+dotprod\n\t", "sdot ", ".4s, v18.16b, v19.16b\n\t")
 
 #endif
 
@@ -107,7 +107,7 @@ RoofLoops roof_loops(std::string_view isa) {
     return {"vfmadd231ps ymm", "vpmaddubsw ymm", 8 * kCalls, 32 * kCalls, fma_256, bytes_256, read_256};
   }
 #elif defined(__aarch64__)
-  if (isa == "neon_dot") return {"fmla", "sdot", 4 * kCalls, 16 * kCalls, fma_neon, dot_neon, read_plain};
+  if (isa == "neon-dot") return {"fmla", "sdot", 4 * kCalls, 16 * kCalls, fma_neon, dot_neon, read_plain};
   if (isa.starts_with("neon")) return {"fmla", "smlal", 4 * kCalls, 8 * kCalls, fma_neon, bytes_neon, read_plain};
 #endif
   return {"4 floats", "8 integers of 16 bits", 4 * kCalls, 8 * kCalls, multiply_plain<F4>, multiply_plain<I8>,
