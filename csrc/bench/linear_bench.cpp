@@ -1,7 +1,8 @@
 // How fast the linear kernels are, against the multiply peaks of the same minutes (one thread).
 //
-//   linear_bench [seconds [best|portable [name]]]      10 s with the best kernels by default; the last line is JSON
+//   linear_bench [seconds [sets [name]]]      10 s with the best kernels by default; the last line is JSON
 //
+// sets: "best", or instruction sets that take turns in one run ("avx2,avx512").
 // name: only the cases that have it in theirs ("q4_k fast"), and the peaks.
 //
 // GOP/s counts two operations per multiply-add. Shared machines change speed from minute to minute, so peaks and
@@ -15,11 +16,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "executor/isa.h"
 #include "kernels/linear.h"
 
 #if defined(__linux__)
@@ -112,6 +117,13 @@ struct Case {
   }
 };
 
+std::string product_name(const LinearKernels& kernels, Layout layout, bool fast, int n, int k, int rows) {
+  constexpr const char* names[] = {"q4_0", "q4_1", "q8_0", "q4_k",   "q5_k",  "q6_k", "q5_0", "q5_1",
+                                   "q3_k", "q2_k", "iq4_nl", "mxfp4", "q4_z", "f8_e4m3", "f16",  "bf16", "f32"};
+  return std::string(kernels.isa) + " " + names[static_cast<int>(layout)] + (fast ? " fast " : " exact ") +
+         std::to_string(n) + "x" + std::to_string(k) + " rows " + std::to_string(rows);
+}
+
 // A case owns its data through the closure.
 Case product_case(const LinearKernels& kernels, Layout layout, bool fast, int n, int k, int rows) {
   struct Data {
@@ -143,11 +155,8 @@ Case product_case(const LinearKernels& kernels, Layout layout, bool fast, int n,
       kernels.linear_float(w, data->x.data(), static_cast<std::size_t>(w.k), data->quantized.rows, 0, w.tiles(), output, 0);
     }
   };
-  constexpr const char* names[] = {"q4_0", "q4_1", "q8_0", "q4_k",   "q5_k",  "q6_k", "q5_0", "q5_1",
-                                   "q3_k", "q2_k", "iq4_nl", "mxfp4", "q4_z", "f8_e4m3", "f16",  "bf16", "f32"};
   const bool streams = weight.bytes() > (std::size_t{32} << 20);
-  const std::string name = std::string(names[static_cast<int>(layout)]) + (fast ? " fast " : " exact ") +
-                           std::to_string(n) + "x" + std::to_string(k) + " rows " + std::to_string(rows);
+  const std::string name = product_name(kernels, layout, fast, n, k, rows);
   return {name, fast ? "vpmaddubsw" : "fma", 2.0 * n * k * rows, streams ? static_cast<double>(weight.bytes()) : 0.0, run};
 }
 
@@ -158,13 +167,14 @@ Case quantize_case(const LinearKernels& kernels, int rows, int k) {
   const auto run = [=, &kernels] {
     kernels.quantize(x->data(), static_cast<std::size_t>(k), {rows, k, values->data(), scales->data()}, 0, rows / 4);
   };
-  return {"quantize " + std::to_string(rows) + "x" + std::to_string(k), "", static_cast<double>(x->size()), 0.0, run};
+  const std::string name = std::string(kernels.isa) + " quantize " + std::to_string(rows) + "x" + std::to_string(k);
+  return {name, "", static_cast<double>(x->size()), 0.0, run};
 }
 
-std::vector<Case> make_cases(const LinearKernels& kernels) {
+std::vector<Case> peak_cases() {
   std::vector<Case> cases;
 #if defined(__x86_64__)
-  if (&kernels != &linear_kernels_portable()) {
+  if (supported_isas().size() > 1) {
     cases.push_back({"peak fma", "", 20000 * 160.0, 0.0, fma_chains});
     cases.push_back({"peak vpmaddubsw", "", 20000 * 640.0, 0.0, byte_multiply_chains});
     constexpr std::size_t kSize = std::size_t{128} << 20;
@@ -172,20 +182,35 @@ std::vector<Case> make_cases(const LinearKernels& kernels) {
     cases.push_back({"read loop", "", 0.0, static_cast<double>(kSize), [stream] { read_all(stream->get(), kSize); }});
   }
 #endif
+  return cases;
+}
+
+// The cases of one set that have `part` in their names.
+std::vector<Case> product_cases(const LinearKernels& kernels, const std::string& part) {
+  std::vector<Case> cases;
+  const auto add = [&](Layout layout, bool fast, int n, int k, int rows) {
+    if (product_name(kernels, layout, fast, n, k, rows).find(part) == std::string::npos) return;
+    cases.push_back(product_case(kernels, layout, fast, n, k, rows));
+  };
   for (int i = 0; i <= static_cast<int>(Layout::kF32); ++i) {
     const auto layout = static_cast<Layout>(i);
     const bool common = layout <= Layout::kQ6Halves;  // the others only at a few sizes
-    for (const int rows : {1, 4, 48}) cases.push_back(product_case(kernels, layout, false, 1536, 768, rows));
-    if (layout >= Layout::kF16) continue;
+    for (const int rows : {1, 4, 48}) add(layout, false, 1536, 768, rows);
+    if (layout >= Layout::kFloat8) continue;
     for (const int rows : {1, 2, 4, 16, 48, 512}) {
-      if (common || rows == 1 || rows == 48) cases.push_back(product_case(kernels, layout, true, 1536, 768, rows));
+      if (common || rows == 1 || rows == 48) add(layout, true, 1536, 768, rows);
     }
     for (const int rows : {1, 4}) {
-      if (common || rows == 1) cases.push_back(product_case(kernels, layout, true, 49152, 1536, rows));
+      if (common || rows == 1) add(layout, true, 49152, 1536, rows);
     }
   }
-  for (const int rows : {1, 4}) cases.push_back(product_case(kernels, Layout::kF16, false, 49152, 1536, rows));
-  cases.push_back(quantize_case(kernels, 512, 576));
+  for (const int rows : {1, 4}) add(Layout::kF16, false, 49152, 1536, rows);
+  for (const auto& [n, k] : {std::pair{960, 576}, {3072, 576}, {576, 1536}, {17920, 1536}, {1536, 8960}}) {
+    for (const int rows : {1, 4, 16, 64, 512}) add(Layout::kQ4Affine, true, n, k, rows);
+  }
+  if (std::string(kernels.isa).append(" quantize").find(part) != std::string::npos) {
+    cases.push_back(quantize_case(kernels, 512, 576));
+  }
   return cases;
 }
 
@@ -215,15 +240,15 @@ void measure(std::vector<Case>& cases, double seconds) {
   } while (seconds_of(CLOCK_MONOTONIC) < end);
 }
 
-void report(const std::vector<Case>& cases, const char* isa) {
-  std::string json = std::string("{\"bench\": \"linear\", \"isa\": \"") + isa + "\", \"rounds\": " +
+void report(const std::vector<Case>& cases) {
+  std::string json = std::string("{\"bench\": \"linear\", \"rounds\": ") +
                      std::to_string(cases[0].times.size()) + ", \"cases\": [";
   for (const Case& c : cases) {
     const double rate = c.operations / c.median() / 1e9;
     const double bandwidth = c.bytes / c.median() / 1e9;
     const double peak = peak_of(cases, c);
     const double share = peak > 0.0 ? rate / peak : 0.0;
-    std::printf("%-32s %10.1f us %8.1f GOP/s", c.name.c_str(), c.median() * 1e6, rate);
+    std::printf("%-40s %10.1f us %8.1f GOP/s", c.name.c_str(), c.median() * 1e6, rate);
     if (share > 0.0) std::printf("  %3.0f %% of %s", 100.0 * share, c.peak.c_str());
     if (bandwidth > 0.0) std::printf("  %5.1f GB/s", bandwidth);
     std::printf("\n");
@@ -235,32 +260,48 @@ void report(const std::vector<Case>& cases, const char* isa) {
   std::printf("%s]}\n", json.c_str());
 }
 
+// The sets of a list like "avx2,avx512"; throws std::invalid_argument for one that does not run here.
+std::vector<const LinearKernels*> kernels_of(std::string names) {
+  if (names == "best") names = "auto";
+  std::vector<const LinearKernels*> kernels;
+  for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = names.find(',', begin);
+    kernels.push_back(select_kernels(names.substr(begin, end - begin)).linear);
+  }
+  return kernels;
+}
+
+// Each case of one set beside the same case of the others, so that they share their minutes.
+std::vector<Case> make_cases(const std::vector<const LinearKernels*>& kernels, const std::string& name) {
+  std::vector<std::vector<Case>> sets;
+  for (const LinearKernels* set : kernels) sets.push_back(product_cases(*set, name));
+  std::vector<Case> cases;
+  for (std::size_t i = 0; i < sets[0].size(); ++i) {
+    for (std::vector<Case>& set : sets) cases.push_back(std::move(set[i]));
+  }
+  return cases;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const LinearKernels* kernels = &linear_kernels_portable();
-  const bool portable = argc > 2 && std::strcmp(argv[2], "portable") == 0;
-  const bool best = argc > 2 && std::strcmp(argv[2], "best") == 0;
-#if defined(__x86_64__)
-  if (!portable && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    kernels = &linear_kernels_avx2();
-  }
-#endif
-  if (argc > 4 || (argc > 2 && !portable && !best) || (argc > 1 && std::atof(argv[1]) <= 0.0)) {
-    std::fprintf(stderr, "usage: linear_bench [seconds [best|portable [name]]]\n");
+  if (argc > 4 || (argc > 1 && std::atof(argv[1]) <= 0.0)) {
+    std::fprintf(stderr, "usage: linear_bench [seconds [best|SET,SET... [name]]]\n");
     return 2;
   }
-  std::vector<Case> cases = make_cases(*kernels);
-  if (argc > 3) {
-    std::erase_if(cases, [name = argv[3]](const Case& c) {
-      return c.name.find(name) == std::string::npos && c.name.find("peak") == std::string::npos;
-    });
+  try {
+    std::vector<Case> cases = make_cases(kernels_of(argc > 2 ? argv[2] : "best"), argc > 3 ? argv[3] : "");
     if (cases.empty()) {
-      std::fprintf(stderr, "linear_bench: no case has %s in its name\n", argv[3]);
+      std::fprintf(stderr, "linear_bench: no case has %s in its name\n", argc > 3 ? argv[3] : "");
       return 2;
     }
+    std::vector<Case> peaks = peak_cases();
+    cases.insert(cases.begin(), std::make_move_iterator(peaks.begin()), std::make_move_iterator(peaks.end()));
+    measure(cases, argc > 1 ? std::atof(argv[1]) : 10.0);
+    report(cases);
+  } catch (const std::invalid_argument& error) {
+    std::fprintf(stderr, "linear_bench: %s\n", error.what());
+    return 2;
   }
-  measure(cases, argc > 1 ? std::atof(argv[1]) : 10.0);
-  report(cases, kernels->isa);
   return 0;
 }
