@@ -15,8 +15,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
 
-.PHONY: help setup serve test test-fast fuzz check check-python check-native check-aarch64 bench golden golden-write soak \
-	wheel wheel-aarch64 wheel-check wheel-check-aarch64 docs clean
+.PHONY: help setup serve test test-fast fuzz check check-python check-native check-aarch64 bench bench-serve golden \
+	golden-write soak wheel wheel-aarch64 wheel-check wheel-check-aarch64 docs clean
 
 help: ## List the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -97,7 +97,10 @@ check-aarch64: $(VENV)/.installed ## Native tests for 64-bit ARM: cross-compiled
 soak: setup ## Minutes under load, with disconnects and a killed engine (SOAK_SECONDS=)
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak $(ARGS)
 
-bench: setup ## Measure this machine: starts a server, loads it, prints figures; the last line is JSON
+bench: setup ## Measure the executor on this machine, beside other engines that are installed; the last line is JSON
+	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+
+bench-serve: setup ## Start a server, load it, print latencies and throughput; the last line is JSON
 	$(BIN)/python benchmarks/serve_bench.py $(BENCH_ARGS)
 
 # --- golden values: the only place where torch and transformers appear --------------------------------------------

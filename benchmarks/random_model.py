@@ -1,6 +1,7 @@
 """Random models of any size, in the formats of files: to measure loading, not answers.
 
     python benchmarks/random_model.py /tmp/one.gguf --format q4_0 --bytes 1000000000
+    python benchmarks/random_model.py /tmp/qwen.gguf --shape qwen2.5-1.5b --format q4_k_m
     python benchmarks/random_model.py /tmp/sharded --format bf16 --bytes 200000000 --shards 3      (a folder)
 
 A Llama of seeded random weights with finite scales; its answers mean nothing. ``--head`` gives it an output head of its
@@ -28,6 +29,10 @@ _SCALES = {"q4_0": [0], "q4_1": [0, 2], "q8_0": [0], "q4_k": [0, 2], "q6_k": [20
 """Bytes of a block at which its half-precision scales begin."""
 _FINITE = {"f16": 0xAFFF, "bf16": 0xBDFF}
 """Bits that a random 16-bit number keeps: what is left is below 1/8."""
+SHAPES = {
+    "qwen2.5-1.5b": {"layers": 28, "width": 1536, "inner": 8960, "heads": 12, "kv_heads": 2, "vocab": 151936},
+}
+"""Sizes of known models, by name."""
 _PIECE = 64 * 2**20
 _SEED = 5
 
@@ -44,6 +49,26 @@ class RandomModel:
     kv_heads: int
     vocab: int
     head: bool
+    mixed: bool = False
+    """As files called Q4_K_M: q6_k for the embedding, and for V and the down projection of half of the layers."""
+
+    @classmethod
+    def of_shape(cls, name: str, shape: str) -> RandomModel:
+        """A model with the sizes of one that people know; its biases, if it has any, are left out."""
+        mixed = name == "q4_k_m"
+        return cls(format=WeightFormat("q4_k" if mixed else name), head=False, mixed=mixed, **SHAPES[shape])
+
+    def format_of(self, name: str) -> WeightFormat:
+        """The format of a matrix by its name in GGUF files."""
+        if not self.mixed:
+            return self.format
+        kind, _, rest = name.partition(".")
+        if kind != "blk":
+            return WeightFormat.Q6_K
+        layer, _, module = rest.partition(".")
+        eighth, at = self.layers // 8, int(layer)
+        finer = at < eighth or at >= 7 * self.layers // 8 or (at - eighth) % 3 == 2
+        return WeightFormat.Q6_K if finer and module in {"attn_v", "ffn_down"} else self.format
 
     @classmethod
     def of_bytes(cls, name: str, size: int, *, head: bool = False) -> RandomModel:
@@ -82,33 +107,36 @@ class RandomModel:
         if self.head:
             yield "output", (self.vocab, self.width)
 
-    def tensor_bytes(self, shape: tuple[int, ...]) -> int:
+    def tensor_bytes(self, name: str, shape: tuple[int, ...]) -> int:
         """Bytes of a tensor; vectors are float32."""
         if len(shape) == 1:
             return 4 * shape[0]
-        return shape[0] * self.format.row_bytes(shape[1])
+        return shape[0] * self.format_of(name).row_bytes(shape[1])
 
-    def data(self, shape: tuple[int, ...], random: np.random.Generator) -> Iterator[npt.NDArray[np.uint8]]:
+    def data(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> Iterator[npt.NDArray[np.uint8]]:
         """A tensor's bytes, in pieces."""
         if len(shape) == 1:
             yield np.ones(shape, np.float32).view(np.uint8)
             return
-        left = self.tensor_bytes(shape)
-        step = _PIECE // self.format.block_bytes * self.format.block_bytes
+        format_ = self.format_of(name)
+        left = self.tensor_bytes(name, shape)
+        step = _PIECE // format_.block_bytes * format_.block_bytes
         while left:
             raw = np.frombuffer(random.bytes(min(step, left)), np.uint8).copy()
             left -= raw.size
-            yield self._finite(raw)
+            yield _finite(format_, raw)
 
-    def _finite(self, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        if mask := _FINITE.get(self.format):
-            return (raw.view(np.uint16) & np.uint16(mask)).view(np.uint8)
-        if self.format is WeightFormat.F32:
-            return (raw.view(np.uint32) & np.uint32(0xBDFFFFFF)).view(np.uint8)
-        blocks = raw.reshape(-1, self.format.block_bytes)
-        for at in _SCALES[self.format]:
-            blocks[:, at : at + 2] = np.array([0.01], np.float16).view(np.uint8)
-        return raw
+
+def _finite(format_: WeightFormat, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Random bytes as numbers that are neither infinite nor huge."""
+    if mask := _FINITE.get(format_):
+        return (raw.view(np.uint16) & np.uint16(mask)).view(np.uint8)
+    if format_ is WeightFormat.F32:
+        return (raw.view(np.uint32) & np.uint32(0xBDFFFFFF)).view(np.uint8)
+    blocks = raw.reshape(-1, format_.block_bytes)
+    for at in _SCALES[format_]:
+        blocks[:, at : at + 2] = np.array([0.01], np.float16).view(np.uint8)
+    return raw
 
 
 def write_gguf(path: Path, model: RandomModel) -> None:
@@ -136,17 +164,17 @@ def write_gguf(path: Path, model: RandomModel) -> None:
         header += _text(key) + _value(value)
     offset = 0
     for name, shape in named:
-        kind = 0 if len(shape) == 1 else _KINDS[model.format]
+        kind = 0 if len(shape) == 1 else _KINDS[model.format_of(name)]
         header += _text(f"{name}.weight") + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
         header += struct.pack("<IQ", kind, offset)
-        offset += -(-model.tensor_bytes(shape) // 32) * 32
+        offset += -(-model.tensor_bytes(name, shape) // 32) * 32
     random = np.random.default_rng(_SEED)
     with path.open("wb") as file:
         file.write(header + bytes(-len(header) % 32))
-        for _, shape in named:
-            for piece in model.data(shape, random):
+        for name, shape in named:
+            for piece in model.data(name, shape, random):
                 file.write(piece.data)
-            file.write(bytes(-model.tensor_bytes(shape) % 32))
+            file.write(bytes(-model.tensor_bytes(name, shape) % 32))
 
 
 def write_folder(folder: Path, model: RandomModel, shards: int) -> None:
@@ -185,15 +213,15 @@ def _write_shard(
 ) -> None:
     header, offset = {}, 0
     for name, shape in part:
-        end = offset + model.tensor_bytes(shape)
+        end = offset + model.tensor_bytes(name, shape)
         dtype = "F32" if len(shape) == 1 else model.format.upper()
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for _, shape in part:
-            for piece in model.data(shape, random):
+        for name, shape in part:
+            for piece in model.data(name, shape, random):
                 file.write(piece.data)
 
 
@@ -240,12 +268,18 @@ def main() -> None:
     """Write the model that the arguments ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, help="a .gguf file, or a folder for safetensors")
-    parser.add_argument("--format", choices=sorted(_KINDS), default="q4_0")
+    parser.add_argument("--format", choices=[*sorted(_KINDS), "q4_k_m"], default="q4_0", help="q4_k_m: with --shape")
     parser.add_argument("--bytes", type=int, default=10**9)
+    parser.add_argument("--shape", choices=sorted(SHAPES), help="sizes of a known model, instead of --bytes")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--head", action="store_true")
     args = parser.parse_args()
-    model = RandomModel.of_bytes(args.format, args.bytes, head=args.head)
+    if args.shape:
+        model = RandomModel.of_shape(args.format, args.shape)
+    elif args.format == "q4_k_m":
+        parser.error("q4_k_m needs --shape")
+    else:
+        model = RandomModel.of_bytes(args.format, args.bytes, head=args.head)
     if args.path.suffix == ".gguf":
         write_gguf(args.path, model)
     else:

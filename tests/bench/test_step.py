@@ -25,8 +25,10 @@ def model(tmp_path: Path) -> str:
 
 
 def measured(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str, Any], str]:
-    assert run(["bench", "step", *arguments]) == 0
-    text, _, last = capsys.readouterr().out.rstrip().rpartition("\n")
+    code = run(["bench", "step", *arguments])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    text, _, last = out.rstrip().rpartition("\n")
     return json.loads(last), text
 
 

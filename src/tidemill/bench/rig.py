@@ -87,9 +87,10 @@ class Rig:
         """Release threads and memory."""
         self.executor.close()
 
-    def roof(self, threads: int | None = None) -> Roof:
-        """What the machine can do with the executor's threads, or with so many."""
-        return self.executor.measure_roof(threads)
+    def roofs(self, seconds: float) -> list[Roof]:
+        """What the machine can do with one thread, and with as many as the executor has; so long for each."""
+        most = self.executor.measure_roof(seconds=seconds)
+        return [most] if most.threads == 1 else [self.executor.measure_roof(1, seconds), most]
 
     def measure(self, work: Work, *, repeats: int, seconds: float, profile: bool = False) -> Timing:
         """Run a step once to warm up, then ``repeats`` times or as often as fits into ``seconds``, five at least."""

@@ -14,6 +14,7 @@ from tidemill.core.config import EngineConfig
 
 __all__ = ["StepBench", "StepReport", "host_row", "host_table"]
 
+_ROOF_SECONDS = 1.5
 _LATER = 64
 """Steps a stream may take beyond its context before it begins anew."""
 
@@ -34,7 +35,7 @@ class StepBench:
         """Measure one model."""
         rig = Rig(config, self.works, later=_LATER)
         try:
-            roofs = [rig.roof(threads) for threads in _threads(rig.roof().threads)]
+            roofs = rig.roofs(min(_ROOF_SECONDS, max(self.seconds, 0.05)))
             timings = [
                 rig.measure(work, repeats=self.repeats, seconds=self.seconds, profile=self.profile)
                 for work in self.works
@@ -112,7 +113,3 @@ def host_table(rows: Sequence[dict[str, Any]]) -> str:
             for row in rows
         ],
     )
-
-
-def _threads(own: int) -> list[int]:
-    return [1] if own == 1 else [1, own]

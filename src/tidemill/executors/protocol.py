@@ -58,8 +58,9 @@ class Executor(Protocol):
         """Wait for the step in flight and return its result."""
         ...
 
-    def measure_roof(self, threads: int | None = None) -> Roof:
-        """The best this machine does with this executor's threads (or so many) and instruction set. Raises ConfigError
+    def measure_roof(self, threads: int | None = None, seconds: float = 1.0) -> Roof:
+        """The best this machine does with this executor's threads (or so many) and instruction set, measured in
+        about this time. Raises ConfigError
         where it has none: then plans must not ask for a profile."""
         ...
 

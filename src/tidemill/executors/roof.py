@@ -42,7 +42,7 @@ class Roof:
         return sum(map(self.seconds, parts)) / taken if taken else 0.0
 
 
-def measure_roof(*, isa: str, threads: int, size: int, seconds: float = 1.0) -> Roof:
+def measure_roof(*, isa: str, threads: int, size: int, seconds: float) -> Roof:
     """Measure it, with the instruction set of these kernels, in about this time. ``size``: bytes of the weights."""
     from tidemill.executors.native import _native
 

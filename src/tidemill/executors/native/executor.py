@@ -130,11 +130,12 @@ class NativeExecutor:
         rows = (RowOutputs(vector=next(vectors).tobytes()) if row.num_outputs else RowOutputs() for row in plan.rows)
         return StepResult(step=plan.step, rows=tuple(rows), seconds=self._machine.seconds, profile=self._profile(plan))
 
-    def measure_roof(self, threads: int | None = None) -> Roof:
+    def measure_roof(self, threads: int | None = None, seconds: float = 1.0) -> Roof:
         return measure_roof(
             isa=self._machine.isa,
             threads=self._machine.threads if threads is None else threads,
             size=self._machine.packed_bytes,
+            seconds=seconds,
         )
 
     def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:

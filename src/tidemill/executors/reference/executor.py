@@ -113,7 +113,7 @@ class ReferenceExecutor:
         rows = tuple(outputs(row, result[part]) for row, part in _output_parts(plan))
         return StepResult(step=plan.step, rows=rows, seconds=self._clock.now() - begin)
 
-    def measure_roof(self, threads: int | None = None) -> Roof:  # noqa: ARG002 (the protocol's)
+    def measure_roof(self, threads: int | None = None, seconds: float = 1.0) -> Roof:  # noqa: ARG002 (the protocol's)
         raise ConfigError(
             "the reference executor takes no times of its parts: use executor=native, or leave profiles off"
         )
