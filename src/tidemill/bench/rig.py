@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from tidemill.executors.roof import Roof
 from tidemill.graph.graph import Graph
 from tidemill.graph.passes.cost import RowShape, StepCost, step_cost, weight_bytes
 from tidemill.graph.passes.fuse import fuse
+from tidemill.graph.weight_source import formats_of
 from tidemill.models.loading import load_model
 from tidemill.models.model import Model
 
@@ -71,7 +72,7 @@ class Rig:
         self.name = model.name
         self.max_position = model.max_position
         self.format = main_format(model)
-        self._formats = {spec.name: model.weights[spec.name].format for spec in self.graph.weights}
+        self._formats = formats_of(model.weights, (spec.name for spec in self.graph.weights))
         self.file_bytes = weight_bytes(self.graph, self._formats)
         self.executor = make_executor(self.graph, model.weights, config.executor)
         blocks = max(work.blocks(config.block_size, later) for work in works)
@@ -125,9 +126,9 @@ class Rig:
 def main_format(model: Model) -> str:
     """The format that most of a model's weights are in."""
     sizes: Counter[str] = Counter()
-    for spec in model.graph.weights:
-        with suppress(KeyError):
-            sizes[model.weights[spec.name].format.value] += int(np.prod(spec.shape))
+    shapes = {spec.name: spec.shape for spec in model.graph.weights if spec.name in model.weights}
+    for name, format_ in formats_of(model.weights, shapes).items():
+        sizes[format_.value] += math.prod(shapes[name])
     return sizes.most_common(1)[0][0]
 
 

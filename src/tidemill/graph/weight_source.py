@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tidemill.graph.formats import WeightFormat, WeightTensor
 
-__all__ = ["WeightOrigin", "WeightSource"]
+__all__ = ["WeightOrigin", "WeightSource", "formats_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +39,10 @@ class WeightSource(Mapping[str, WeightTensor]):
     @abstractmethod
     def origin_of(self, name: str) -> WeightOrigin:
         """What a weight is made from; nothing is read or copied."""
+
+
+def formats_of(weights: Mapping[str, WeightTensor], names: Iterable[str]) -> dict[str, WeightFormat]:
+    """The formats of the weights named; of a source that knows them, without a weight being made."""
+    if isinstance(weights, WeightSource):
+        return {name: weights.format_of(name) for name in names}
+    return {name: weights[name].format for name in names}

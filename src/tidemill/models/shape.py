@@ -11,6 +11,7 @@ from tidemill.core.config import ModelConfig
 from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Graph, Moe
+from tidemill.graph.weight_source import formats_of
 from tidemill.models.fields import Fields
 from tidemill.models.loading.embedding import declared_in_folder, pooling_of
 from tidemill.models.loading.hub import cached, fetch_config
@@ -21,7 +22,6 @@ from tidemill.models.loading.packed_experts import in_four_bits
 from tidemill.models.loading.quantization import planned_format
 from tidemill.models.loading.resolve import cannot_be_looked_at
 from tidemill.models.loading.rounding import rounded_formats
-from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.loading.text_part import text_config
 from tidemill.models.model import Model
 from tidemill.models.registry import build_graph, max_position
@@ -46,11 +46,7 @@ class ModelShape:
     @classmethod
     def of(cls, model: Model) -> Self:
         """The shape of a loaded model."""
-        weights = model.weights
-        if isinstance(weights, StoredWeights):
-            formats = weights.formats
-        else:
-            formats = {name: weight.format for name, weight in weights.items()}
+        formats = formats_of(model.weights, (spec.name for spec in model.graph.weights))
         return cls(name=model.name, graph=model.graph, formats=formats, max_position=model.max_position)
 
 

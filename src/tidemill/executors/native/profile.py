@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from tidemill.core.step import KindTime, StepPlan
 from tidemill.executors.native.lowering import Lowered
-from tidemill.graph.formats import WeightFormat, WeightTensor
+from tidemill.graph.formats import WeightTensor
 from tidemill.graph.graph import Attention, Graph
 from tidemill.graph.passes.cost import RowShape, node_costs
 from tidemill.graph.passes.kinds import KV_WRITE, NORM, PREPARE, SAMPLER, WAITING, kind_of
+from tidemill.graph.weight_source import formats_of
 
 __all__ = ["StageTable"]
 
@@ -21,7 +22,7 @@ class StageTable:
         self, graph: Graph, weights: Mapping[str, WeightTensor], lowered: Sequence[Lowered], kv_element_bytes: int
     ) -> None:
         self._graph = graph
-        self._formats: dict[str, WeightFormat] = {spec.name: weights[spec.name].format for spec in graph.weights}
+        self._formats = formats_of(weights, (spec.name for spec in graph.weights))
         self._lowered = tuple(lowered)
         self._kv_element_bytes = kv_element_bytes
 

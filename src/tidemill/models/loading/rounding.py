@@ -21,7 +21,7 @@ from tidemill.core.machine import usable_cpus
 from tidemill.executors.native._native import round_rows
 from tidemill.graph.formats import WeightFormat, WeightTensor
 from tidemill.graph.graph import Embed, Graph, Linear, Moe, Rows
-from tidemill.graph.weight_source import WeightOrigin
+from tidemill.graph.weight_source import WeightOrigin, formats_of
 from tidemill.models.loading.stored import StoredWeights
 
 __all__ = ["RoundedWeights", "Scheme", "rounded_formats"]
@@ -69,14 +69,10 @@ class RoundedWeights(StoredWeights):
         super().__init__(weights.stored)
         self.unrounded = weights
         self.scheme = scheme
-        self._formats = rounded_formats(graph, weights.formats, scheme, where)
+        self._formats = rounded_formats(graph, formats_of(weights, weights.stored), scheme, where)
         # The machine reads embeddings from the bytes it is given, so a second copy of them is no gain.
         self._tables = _tables(graph)
         self._kept: dict[str, WeightTensor] = {}
-
-    @property
-    def formats(self) -> Mapping[str, WeightFormat]:
-        return self._formats
 
     def format_of(self, name: str) -> WeightFormat:
         return self._formats[name]

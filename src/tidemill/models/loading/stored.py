@@ -137,11 +137,6 @@ class StoredWeights(WeightSource):
         self.stored = stored
 
     @property
-    def formats(self) -> Mapping[str, WeightFormat]:
-        """The format of each weight, without making any."""
-        return {name: tensor.readable_format() for name, tensor in self.stored.items()}
-
-    @property
     def label(self) -> str:
         return next((tensor.where for tensor in self.stored.values()), "")
 
@@ -153,6 +148,9 @@ class StoredWeights(WeightSource):
 
     def __getitem__(self, name: str) -> WeightTensor:
         return self.stored[name].weight(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.stored  # a Mapping's own would make the weight
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.stored)
