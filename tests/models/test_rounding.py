@@ -17,6 +17,7 @@ from tidemill.core.config import EngineConfig, ModelConfig
 from tidemill.core.errors import ConfigError, ModelLoadError
 from tidemill.executors.native._native import round_rows
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
+from tidemill.graph.weight_source import formats_of
 from tidemill.llm import LLM
 from tidemill.models.loading import load_model
 from tidemill.models.loading.rounding import RoundedWeights, Scheme
@@ -93,7 +94,8 @@ def stored(model: TinyModel) -> StoredWeights:
 
 def formats(scheme: Scheme, format_: WeightFormat = WeightFormat.BF16, **config: object) -> dict[str, WeightFormat]:
     model = tiny_model(format_, **config)
-    return dict(RoundedWeights(model.graph, stored(model), scheme, "file").formats)
+    weights = RoundedWeights(model.graph, stored(model), scheme, "file")
+    return formats_of(weights, weights)
 
 
 def test_what_each_weight_becomes() -> None:
