@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from tidemill.models.loading.quantization import METHODS
 from tidemill.models.loading.safetensors import _FORMATS as SAFETENSORS_FORMATS
 from tidemill.models.registry import ARCHITECTURES
 from tidemill.models.rope import KINDS
+from tidemill.text.pretokenizers import PRE_RULES
 
 __all__ = ["models_page"]
 
@@ -70,6 +72,19 @@ GGUF files): their bytes are put in another order, and no value changes. Its ans
 takes channels apart yet. How much it thinks is a variable of its template: `chat_template_kwargs`
 `{"reasoning_effort": "high"}`."""
 
+_TOKENIZERS = """
+## Tokenizers
+
+A folder's `tokenizer.json` is read with the tokenizers library: its normaliser, its rule of cutting, its added tokens.
+A GGUF file has a vocabulary of the kind `gpt2` (byte-level BPE), `llama` (SentencePiece with scores) or `bert`
+(WordPiece); another kind (`t5`, `rwkv`, `plamo2`, `none`) is refused by its name. Byte-level files name their rule of
+cutting in `tokenizer.ggml.pre` and do not contain it. Known are:
+
+{rules}.
+
+They cut where the regex library cuts by the expressions that the models publish, which the tests compare. What is not
+in the list is refused by its name, as a guessed rule gives wrong ids in silence."""
+
 _EMBEDDINGS = """
 ## Models that embed
 
@@ -122,6 +137,7 @@ def _lines(note: str) -> Iterator[str]:
     yield f"Kinds of rope: {kinds}; of part of a head too (`partial_rotary_factor`)."
     yield _POSITIONS.lstrip()
     yield _EXPERTS
+    yield _TOKENIZERS.format(rules=_wrapped([f"`{name}`" for name in sorted(PRE_RULES) if name]))
     yield _EMBEDDINGS
 
 
@@ -134,3 +150,8 @@ def _compared() -> dict[str, set[str]]:
         if any(config.parent.glob("*.gguf")):
             found[name].add("GGUF")
     return found
+
+
+def _wrapped(names: list[str]) -> str:
+    """Names, separated by commas, in lines of a page's width."""
+    return textwrap.fill(", ".join(names), 120, break_on_hyphens=False, break_long_words=False)
