@@ -5,6 +5,9 @@
 //       ^------a while later------|  ^-----a while later-----|
 //
 // A sleeping worker is scheduled promptly where a spinning one has used up its slice; a caller alone waits for nobody.
+// A step up is on trial: one overrun takes it back, and the next while is twice as long. So a moment's neighbour costs a
+// moment, and one that stays is asked rarely; whiles without an overrun make them short again. Time is that of regions:
+// an idle pool learns nothing.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -27,27 +30,36 @@ class Patience {
   // One region has ended: how long the caller worked, and how long it then waited for chunks that others had claimed.
   void record(Duration worked, Duration waited) {
     if (waited > kOverrun && waited > worked) {
-      if (++overruns_ == kTolerated) change(std::min(static_cast<int>(sharing_) + 1, static_cast<int>(Sharing::kAlone)));
+      if (on_trial_) pause_ = std::min(2 * pause_, kLongest);
+      if (++overruns_ == kTolerated || on_trial_) step(+1);
       return;
     }
-    if (++quiet_regions_ < kMemory) return;
-    change(std::max(static_cast<int>(sharing_) - 1, static_cast<int>(Sharing::kSpin)));
+    quiet_ += worked + waited;
+    if (quiet_ < pause_) return;
+    if (sharing_ != Sharing::kAlone) pause_ = std::max(pause_ / 2, kShortest);
+    step(-1);
   }
 
   static constexpr Duration kOverrun = std::chrono::milliseconds(1);
   static constexpr int kTolerated = 3;
-  static constexpr int kMemory = 4096;  // regions: some twenty steps of one token
+  static constexpr Duration kShortest = std::chrono::milliseconds(25);  // a few steps of one token
+  static constexpr Duration kLongest = std::chrono::seconds(2);
 
  private:
-  void change(int sharing) {
-    sharing_ = static_cast<Sharing>(sharing);
+  void step(int by) {
+    const int last = static_cast<int>(Sharing::kAlone);
+    const auto next = static_cast<Sharing>(std::clamp(static_cast<int>(sharing_) + by, 0, last));
+    on_trial_ = by < 0 && next != sharing_;
+    sharing_ = next;
     overruns_ = 0;
-    quiet_regions_ = 0;
+    quiet_ = {};
   }
 
   Sharing sharing_ = Sharing::kSpin;
+  bool on_trial_ = false;
   int overruns_ = 0;
-  int quiet_regions_ = 0;
+  Duration quiet_{};
+  Duration pause_ = kShortest;
 };
 
 }  // namespace tidemill

@@ -7,6 +7,7 @@
 // Which thread computes a chunk is open, so a chunk's result must not depend on it.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -44,8 +45,9 @@ class ThreadPool {
   template <class Body>
   void run(int chunks, Body&& body) {
     if (chunks <= 1 || workers_.empty() || patience_.sharing() == Sharing::kAlone) {
+      const auto begin = std::chrono::steady_clock::now();
       for (int chunk = 0; chunk < chunks; ++chunk) body(chunk, 0);
-      if (chunks > 1) patience_.record({}, {});
+      if (chunks > 1) patience_.record(std::chrono::steady_clock::now() - begin, {});
       return;
     }
     using Target = std::remove_reference_t<Body>;
