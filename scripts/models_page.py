@@ -99,8 +99,9 @@ decoders, have a text whole in one step, whatever `max_step_tokens` says: so a v
 
 Tokens of an encoder are of type 0. `pooler`, and the heads of the first training task, are left out. A reranker
 (`classifier`, pooling type `rank`), a decoder made bidirectional (`is_causal` false), and a sliding window with `mean`
-or `cls` are refused. sentence-transformers cuts texts to the `max_seq_length` of `sentence_bert_config.json` without a
-word; here a text may have all positions of the model, and a longer one is refused unless the request asks to cut it."""
+or `cls` are refused. A text may be as long as the `max_seq_length` of `sentence_bert_config.json` says (256 tokens with
+all-MiniLM-L6-v2), or with `--max-model-len` as long as the model has positions. sentence-transformers cuts longer texts
+without a word; here they are refused unless the request asks to cut them, and then give the same vectors."""
 
 
 def _lines(note: str) -> Iterator[str]:

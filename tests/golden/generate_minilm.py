@@ -6,7 +6,8 @@ Normalize).
 
     TIDEMILL_TEST_MINILM=FOLDER python tests/golden/generate_minilm.py [--check]
 
-Writes ``data/minilm.npz``: texts, their token ids, and one vector each, in float32.
+Writes ``data/minilm.npz``: texts, their token ids, and one vector each, in float32; and the last text's vector where it
+is cut to what the model's sentence_bert_config.json says, as sentence-transformers does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from transformers import AutoModel, BertTokenizer
 
 DATA = Path(__file__).parent / "data" / "minilm.npz"
+MOST_TOKENS = 256
 TEXTS = [
     "Why does the tide come twice a day?",
     "The moon pulls the sea, and the sea follows.",
@@ -51,6 +53,9 @@ def main() -> int:
     mask = batch["attention_mask"][:, :, None]
     mean = (model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
     made["vectors"] = torch.nn.functional.normalize(mean, dim=1).numpy()
+    short = tokenizer(TEXTS[-1], truncation=True, max_length=MOST_TOKENS, return_tensors="pt")
+    mean = model(**short).last_hidden_state.mean(1)
+    made["cut"] = torch.nn.functional.normalize(mean, dim=1).numpy()[0]
     for index, text in enumerate(TEXTS):
         made[f"ids{index}"] = np.array(tokenizer.encode(text), np.int32)
     if not arguments.check:

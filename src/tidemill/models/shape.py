@@ -79,7 +79,8 @@ def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
     packed = None if in_four_bits(whole) else planned_format(whole, str(file))
     values: dict[str, Any] = {**text_config(whole), "max_model_len": config.max_model_len}
     fields = Fields(values, str(file))
-    pooling = pooling_of(declared_in_folder(file.parent), fields, config)
+    declared = declared_in_folder(file.parent)
+    pooling = pooling_of(declared, fields, config)
     fields = Fields({**values, "pooling": pooling}, str(file))
     dtype = fields.text("dtype", fields.text("torch_dtype", "float32"))
     if dtype not in _DTYPES:
@@ -96,7 +97,7 @@ def _from_config(file: Path, name: str, config: ModelConfig) -> ModelShape:
         name=name,
         graph=graph,
         formats=formats,
-        max_position=max_position(fields, graph),
+        max_position=declared.limited(max_position(fields, graph), config),
     )
 
 

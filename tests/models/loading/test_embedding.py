@@ -176,3 +176,24 @@ def test_a_graph_that_pools_has_no_head() -> None:
     assert not graph.whole
     assert len(plain.nodes) - len(graph.nodes) == 2  # the head and the cap of its logits
     assert graph.logits.width == values["hidden_size"]
+
+
+def test_a_text_is_as_long_as_the_vectors_were_made_for(folder: Callable[[str], Path]) -> None:
+    path = folder("bert")
+    stated = path / "sentence_bert_config.json"
+    stated.write_text('{"max_seq_length": 40, "do_lower_case": false}')
+    assert load(path).max_position == 40
+    assert load(path, max_model_len=64).max_position == 96  # whoever asks for more gets what there are positions for
+    stated.write_text('{"max_seq_length": null}')
+    assert load(path).max_position == 96
+    stated.write_text('{"max_seq_length": "many"}')
+    with pytest.raises(ModelLoadError, match=r"sentence_bert_config.json: max_seq_length must be a whole number"):
+        load(path)
+
+
+def test_a_config_alone_tells_that_length_too(tmp_path: Path) -> None:
+    for name in ("config.json", "modules.json"):
+        shutil.copy(GOLDEN / "bert" / name, tmp_path)
+    shutil.copytree(GOLDEN / "bert" / "1_Pooling", tmp_path / "1_Pooling")
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
+    assert read_shape(ModelConfig(path=str(tmp_path))).max_position == 40

@@ -4,6 +4,7 @@ modules.json           [{"type": "sentence_transformers.models.Transformer", "pa
                         {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
                         {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"}]
 1_Pooling/config.json  {"pooling_mode_mean_tokens": true, ...}
+sentence_bert_config.json (or sentence_roberta_config.json, ...)  {"max_seq_length": 256}
 config.json            {"is_matryoshka": true, "matryoshka_dimensions": [256, 512]}
 GGUF                   <architecture>.pooling_type: 0 none, 1 mean, 2 cls, 3 last, 4 rank
 """
@@ -41,6 +42,14 @@ class Declared:
 
     pooling: Pooling | None = None
     normalize: bool | None = None
+    max_tokens: int | None = None
+    """Of a text, where the vectors were made for less than the model has positions."""
+
+    def limited(self, max_position: int, config: ModelConfig) -> int:
+        """The longest text: as said here, unless the setting max_model_len asks for what the positions allow."""
+        if self.max_tokens is None or config.max_model_len is not None:
+            return max_position
+        return min(max_position, self.max_tokens)
 
 
 class _Module(msgspec.Struct):
@@ -66,7 +75,15 @@ def declared_in_folder(folder: Path) -> Declared:
     pooling = [_pooling(folder / module.path / "config.json") for module in modules if module.type.endswith("Pooling")]
     if len(pooling) != 1:
         raise ModelLoadError(f"{path}: names {len(pooling)} Pooling modules; this build can do one")
-    return Declared(pooling=pooling[0], normalize="Normalize" in kinds)
+    most = _max_tokens(folder / modules[0].path)
+    return Declared(pooling=pooling[0], normalize="Normalize" in kinds, max_tokens=most)
+
+
+def _max_tokens(folder: Path) -> int | None:
+    for path in sorted(folder.glob("sentence_*_config.json")):
+        fields = Fields(read_json(path), str(path))
+        return fields.integer("max_seq_length") if "max_seq_length" in fields else None
+    return None
 
 
 def _pooling(path: Path) -> Pooling:

@@ -69,7 +69,7 @@ def load_model(config: ModelConfig) -> Model:
         architecture=fields.text("model_type"),
         graph=graph,
         weights=weights,
-        max_position=max_position(fields, graph),
+        max_position=declared.limited(max_position(fields, graph), config),
         vocab_size=graph.vocab_size,
         end_token_ids=text.end_token_ids,
         text=text,
