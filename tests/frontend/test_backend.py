@@ -60,6 +60,15 @@ def _backend(script: Any, text: ToyText | None = None, **options: Any) -> tuple[
     return LocalBackend(engine, text, wall_time=lambda: 1_700_000_000.9, recorder=recorder, clock=clock), engine
 
 
+def usage(prompt: int, completion: int, cached: int = 0) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
 def _chat(*, stream: bool = False, include_usage: bool = False, **sampling: Any) -> ChatRequest:
     return ChatRequest(
         model="toy",
@@ -127,7 +136,7 @@ async def test_a_whole_chat():
             }
         ],
         # "<user>Hi\n<assistant>" is 20 tokens; the end token counts as generated
-        "usage": {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25},
+        "usage": usage(20, 5),
     }
 
 
@@ -137,7 +146,7 @@ async def test_a_whole_completion():
     assert body["id"] == "cmpl-r1"
     assert body["object"] == "text_completion"
     assert body["choices"] == [{"index": 0, "text": " ti", "logprobs": None, "finish_reason": "length"}]
-    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    assert body["usage"] == usage(3, 3)
 
 
 @pytest.mark.parametrize("stop", [(), ("blue",), ("re",), ("sky",)])
@@ -187,14 +196,14 @@ async def test_usage_comes_only_when_asked_for_and_last():
     chunks = await _payloads(await backend.open(_chat(stream=True, include_usage=True, n=3)))
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1]["choices"] == []
-    assert chunks[-1]["usage"] == {"prompt_tokens": 20, "completion_tokens": 9, "total_tokens": 29}
+    assert chunks[-1]["usage"] == usage(20, 9)
 
 
 async def test_several_prompts_times_n_have_openais_indices():
     backend, engine = _backend(lambda request, choice: [*bytes(request.prompt).upper(), ord("0") + choice])
     body = await _body(backend, _completion("a", "bb", n=2))
     assert [(c["index"], c["text"]) for c in body["choices"]] == [(0, "A0"), (1, "A1"), (2, "BB0"), (3, "BB1")]
-    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 3 + 3 + 4 + 4, "total_tokens": 17}
+    assert body["usage"] == usage(3, 3 + 3 + 4 + 4)
     chunks = await _payloads(await backend.open(_completion("a", "bb", n=2, stream=True)))
     assert [_joined(chunks, index) for index in range(4)] == ["A0", "A1", "BB0", "BB1"]
     assert sorted(_finishes(chunks)) == [(index, "stop") for index in range(4)]

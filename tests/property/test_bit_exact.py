@@ -3,6 +3,7 @@ is run. Hypothesis picks requests and ways to run them; the yardstick is the req
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -48,12 +49,15 @@ def prompts(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[list[int]]:
 
 @st.composite
 def batches(draw: st.DrawFn, growing: bool) -> list[TokenRequest]:
-    """One request under test, first, and up to 16 neighbours; growing ones become many times their prompt."""
+    """One request under test, first, and up to 16 neighbours, some of which begin alike; growing ones become many times
+    their prompt."""
     count = draw(st.integers(3, 9) if growing else st.integers(1, 17))
+    common = draw(prompts(lengths))
     return [
         request(
             f"r{index}",
-            draw(prompts(st.integers(1, 20) if growing else lengths)),
+            common[: draw(st.sampled_from([0, len(common) // 2, len(common)]))]
+            + draw(prompts(st.integers(1, 20) if growing else lengths)),
             **draw(st.sampled_from(SAMPLINGS)),
             max_tokens=draw(st.integers(40, 80) if growing else st.integers(2, 24)),
         )
@@ -77,6 +81,7 @@ def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool) -> Rig:
         num_blocks=-(-tokens // block_size),
         max_step_tokens=draw(st.sampled_from(CHUNKS)),
         max_running=draw(st.sampled_from([3, 64] if growing else [1, 3, 64])),
+        prefix_cache=draw(st.sampled_from(["on", "on", "off"])),
         row_variant=draw(st.sampled_from([0, 1, 2, 3, 4])),
     )
 
@@ -109,11 +114,34 @@ def test_answers_are_those_of_the_request_alone(growing: bool, stagger: int, dat
     try:
         together = run(loop, requests, stagger=stagger)
         event(f"preempted: {loop.stats().preemptions_total > 0}")
+        event(f"from the cache: {loop.stats().prefix_hit_tokens_total > 0}")
+        again = run(loop, requests[:3])
     finally:
         loop.close()
     for one in requests[:3]:
         for key, answer in alone(rig, one).items():
-            assert together[key] == answer
+            assert together[key] == again[key] == answer
+
+
+@pytest.mark.parametrize("architecture", sorted(name for name, one in ARCHITECTURES.items() if not one.encoder))
+def test_a_prompt_from_the_cache_gives_the_same(architecture: str) -> None:
+    """Prompts that begin with those before them, each after the other, and then all of them again and at once; the
+    tiny models' windows end within the shared part."""
+    text = [1 + (11 * i + i * i) % 299 for i in range(160)]
+    requests = [
+        request(f"r{i}", [*text[: 37 * i], *range(1 + i, 9 + i)], **SAMPLINGS[i % len(SAMPLINGS)]) for i in range(5)
+    ]
+    rig = Rig(model=model(WeightFormat.Q8_0, architecture), max_step_tokens=40)
+    loop = rig.make_loop()
+    answers = [{key: answer for one in requests for key, answer in run(loop, [one]).items()}, run(loop, requests)]
+    hit = loop.stats().prefix_hit_tokens_total
+    loop.close()
+    cold = replace(rig, prefix_cache="off").make_loop()
+    expected = {key: answer for one in requests for key, answer in run(cold, [one]).items()}
+    assert cold.stats().prefix_hit_tokens_total == 0
+    cold.close()
+    assert answers == [expected, expected]
+    assert hit > 500
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt_oss"])

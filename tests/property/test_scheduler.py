@@ -1,4 +1,9 @@
-"""The scheduler under random operations: whatever comes, the blocks add up, nobody overtakes, everybody ends."""
+"""The scheduler under random operations: whatever comes, the blocks add up, nobody overtakes, everybody ends, and every
+position that is read holds what belongs there.
+
+Sequences have tokens of a very small vocabulary, so that many begin alike, and the driver keeps what would be in the
+KV: each slot holds all tokens up to its own.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.step import NO_BLOCK, SequenceId
+from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
 from tidemill.scheduling.sequence import SequenceCounters, SequenceState
@@ -23,17 +29,20 @@ CONFIGS = st.builds(
     max_step_tokens=st.integers(1, 12),
     chunked_prefill=st.booleans(),
     max_waiting=st.integers(1, 6),
-    kv_reservation=st.sampled_from(["paged", "contiguous"]),
+    kv_reservation=st.sampled_from(["paged", "paged", "contiguous"]),
+    prefix_cache=st.sampled_from(["on", "on", "off"]),
 )
-GROUPS = st.lists(
-    st.builds(
-        KvGroupSpace,
-        num_blocks=st.integers(2, 8),
-        block_size=st.integers(1, 4),
-        window=st.none() | st.integers(1, 9),
-    ),
-    min_size=1,
-    max_size=2,
+GROUPS = st.integers(1, 4).flatmap(
+    lambda size: st.lists(
+        st.builds(
+            KvGroupSpace,
+            num_blocks=st.integers(2, 8),
+            block_size=st.just(size),
+            window=st.none() | st.integers(1, 9),
+        ),
+        min_size=1,
+        max_size=2,
+    )
 )
 
 
@@ -45,11 +54,14 @@ class Driver:
         self.groups = groups
         self.scheduler = Scheduler(config, KvSpace(groups))
         self.alive: dict[SequenceId, SequenceCounters] = {}
+        self.tokens: dict[SequenceId, bytes] = {}
+        self.kv: list[dict[tuple[int, int], bytes]] = [{} for _ in groups]
         self.added = 0
-        self.started: list[int] = []
+        self.admitted: list[int] = []
         self.exhausted = 0
 
-    def add(self, prompt: int, max_tokens: int) -> None:
+    def add(self, prompt: int, max_tokens: int, zeros: int = 0) -> None:
+        """A prompt of so many zeros, and ones from there on; what is generated is ones as well."""
         capacity = self.scheduler.space.capacity_tokens
         one = SequenceCounters(id=SequenceId(self.added), num_prompt=min(prompt, capacity), max_tokens=max_tokens)
         if self.config.kv_reservation == "contiguous" and not self.scheduler.fits_alone(one):
@@ -57,6 +69,8 @@ class Driver:
         if not self.scheduler.has_room(1):
             return
         self.added += 1
+        self.tokens[one.id] = (bytes(zeros) + b"\1" * prompt)[: one.num_prompt]
+        self._extend_keys(one)
         self.scheduler.add(one)
         self.alive[one.id] = one
 
@@ -67,9 +81,7 @@ class Driver:
             assert one.num_tokens > self.scheduler.space.capacity_tokens
             self.exhausted += 1
             del self.alive[one.id]
-        for share in schedule.shares:
-            if share.start == 0 and share.sequence.num_preemptions == 0 and share.sequence.id not in self.started:
-                self.started.append(share.sequence.id)
+        self.admitted += [one.id for one in self.scheduler.running if one.id not in self.admitted]
         return schedule
 
     def commit(self, schedule: Schedule, accept: random.Random) -> None:
@@ -98,10 +110,31 @@ class Driver:
         one = share.sequence
         accepted = accept.randint(1, share.num_outputs) if share.num_outputs else 0
         accepted = min(accepted, one.max_tokens - (one.num_tokens - one.num_prompt)) if accepted else 0
+        self._compute(share, accepted)
+        self._extend_keys(one)
         alive = self.scheduler.commit(share, accepted)
         assert alive is (one.id in self.alive)
         if alive and one.num_tokens - one.num_prompt == one.max_tokens:
             self.remove(one)
+
+    def _extend_keys(self, one: SequenceCounters) -> None:
+        """A key is all tokens up to the end of its block."""
+        size, tokens = self.groups[0].block_size, self.tokens[one.id]
+        one.keys += [
+            BlockKey(tokens[: end + size]) for end in range(len(one.keys) * size, len(tokens) - size + 1, size)
+        ]
+
+    def _compute(self, share: Share, accepted: int) -> None:
+        """Write what the share computes, and append a token for each that is accepted; proposals beyond them were
+        wrong, and so is what they wrote."""
+        one = share.sequence
+        self.tokens[one.id] += b"\1" * accepted
+        for position in range(share.start, share.end):
+            right = (
+                self.tokens[one.id][: position + 1] if position < one.num_tokens + max(0, accepted - 1) else b"wrong"
+            )
+            for kv, group, table in zip(self.kv, self.groups, one.tables, strict=True):
+                kv[table[position // group.block_size], position % group.block_size] = right
 
     def _check(self, schedule: Schedule) -> None:
         counts = [share.num_tokens for share in schedule.shares]
@@ -126,10 +159,14 @@ class Driver:
 
     def _check_blocks(self, share: Share) -> None:
         """Every position that the share's tokens read or write has a block, by the definition of a window."""
-        for group, table in zip(self.groups, share.sequence.tables, strict=True):
+        for kv, group, table in zip(self.kv, self.groups, share.sequence.tables, strict=True):
             first = 0 if group.window is None else max(0, share.start - group.window + 1)
             for position in range(first, share.end):
-                assert table[position // group.block_size] != NO_BLOCK, f"{share} has no block for {position}"
+                block = table[position // group.block_size]
+                assert block != NO_BLOCK, f"{share} has no block for {position}"
+                if position < share.start:
+                    found = kv[block, position % group.block_size]
+                    assert found == self.tokens[share.sequence.id][: position + 1], f"{share} reads at {position}"
             if self.config.kv_reservation == "paged":
                 assert (
                     len(table) * group.block_size
@@ -144,9 +181,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def begin(self, config: SchedulerConfig, groups: list[KvGroupSpace]) -> None:
         self.driver = Driver(config, groups)
 
-    @rule(prompt=st.integers(1, 20), max_tokens=st.integers(1, 20))
-    def add(self, prompt: int, max_tokens: int) -> None:
-        self.driver.add(prompt, max_tokens)
+    @rule(prompt=st.integers(1, 20), max_tokens=st.integers(1, 20), zeros=st.integers(0, 20))
+    def add(self, prompt: int, max_tokens: int, zeros: int) -> None:
+        self.driver.add(prompt, max_tokens, zeros)
 
     @rule(randomness=st.randoms(use_true_random=False))
     def step(self, randomness: random.Random) -> None:
@@ -180,13 +217,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         for share in schedule.shares:
             self.driver.remove(share.sequence)
 
+    @rule()
+    def clear_cache(self) -> None:
+        self.driver.scheduler.clear_cache()
+        assert not any(balance.cached for balance in self.driver.scheduler.space.balances())
+
     @invariant()
     def the_blocks_add_up(self) -> None:
         self.driver.scheduler.verify()
 
     @invariant()
     def first_come_first_served(self) -> None:
-        assert self.driver.started == sorted(self.driver.started)
+        assert self.driver.admitted == sorted(self.driver.admitted)
 
     def teardown(self) -> None:
         if hasattr(self, "driver"):
@@ -213,7 +255,7 @@ def test_5000_steps_of_random_traffic_end_with_every_block_free(seed: int, group
     begin = time.monotonic()
     for number in range(5000):
         if randomness.random() < 0.3:
-            driver.add(randomness.randint(1, 60), randomness.randint(1, 60))
+            driver.add(randomness.randint(1, 60), randomness.randint(1, 60), randomness.randint(0, 60))
         if driver.alive and randomness.random() < 0.02:
             driver.remove(randomness.choice(list(driver.alive.values())))
         driver.commit(driver.schedule(), randomness)

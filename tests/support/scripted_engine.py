@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from tidemill.core.clock import Clock, SystemClock
-from tidemill.core.errors import EngineDied, Overloaded
+from tidemill.core.errors import EngineDied, Overloaded, Unavailable
 from tidemill.core.step import TokenLogprob
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
 
@@ -84,6 +84,7 @@ class ScriptedEngine:
         self.aborted: list[tuple[str, int]] = []
         """(request id, choice) of each choice that was ended from outside."""
         self.steps = 0
+        self.resets = 0
         self.not_ready: str | None = None
         """What ``ready`` answers."""
         self.open = asyncio.Event()
@@ -154,6 +155,11 @@ class ScriptedEngine:
             self.aborted.append((request_id, j))
         if not live.left:
             live.wake.set()
+
+    def reset_cache(self) -> None:
+        if self._dead:
+            raise Unavailable("the engine process has ended")
+        self.resets += 1
 
     async def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
         if self._dead:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -199,6 +200,7 @@ class Rig:
     max_step_tokens: int = 512
     max_running: int = 64
     fused: bool = True
+    prefix_cache: Literal["on", "off"] = "on"
     row_variant: int = 0
 
     @property
@@ -222,6 +224,7 @@ class Rig:
             max_running=self.max_running,
             max_step_tokens=self.max_step_tokens,
             chunked_prefill=not self.model.graph.whole,
+            prefix_cache=self.prefix_cache,
         )
         space = KvSpace(
             [

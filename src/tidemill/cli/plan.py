@@ -44,6 +44,8 @@ MemoryOption = Annotated[
         "policy",
         "max_waiting",
         "kv_reservation",
+        "prefix_cache",
+        "prefix_cache_ttl",
         "strict",
         "profile_every",
     ),

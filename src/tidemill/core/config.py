@@ -106,6 +106,11 @@ class SchedulerConfig:
     """Most sequences waiting; one more is refused with 429."""
     kv_reservation: Literal["paged", "contiguous"] = "paged"
     """paged: blocks are taken as a sequence grows; contiguous: for prompt plus max_tokens at the start (slow twin)."""
+    prefix_cache: Literal["on", "off"] = "on"
+    """on: full KV blocks are shared by requests of one API key that begin with the same tokens, and kept until their
+    room is needed; off: every prompt is computed whole. With kv_reservation contiguous nothing is shared."""
+    prefix_cache_ttl: float = 0.0
+    """Seconds after which a kept KV block that nobody uses is dropped; 0: only when its room is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,8 +148,13 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
         "waiting", MetricKind.GAUGE, "Sequences that wait for their first step, or again after preemption"
     ),
     "kv_blocks_total": _engine("kv_blocks", MetricKind.GAUGE, "Blocks of the KV pool"),
-    "kv_blocks_free": _engine("kv_blocks_free", MetricKind.GAUGE, "KV blocks that nobody holds"),
+    "kv_blocks_free": _engine("kv_blocks_free", MetricKind.GAUGE, "KV blocks with nothing in them"),
     "kv_blocks_held": _engine("kv_blocks_held", MetricKind.GAUGE, "KV blocks held by sequences"),
+    "kv_blocks_cached": _engine(
+        "kv_blocks_cached",
+        MetricKind.GAUGE,
+        "KV blocks that nobody holds and that are kept for prompts that begin alike",
+    ),
     "kv_block_size": _engine("kv_block_size_tokens", MetricKind.GAUGE, "Tokens per KV block"),
     "prompt_tokens_total": _engine(
         "prompt_tokens_total", MetricKind.COUNTER, "Prompt tokens computed, recomputation after preemption included"
@@ -157,6 +162,22 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
     "generation_tokens_total": _engine("generation_tokens_total", MetricKind.COUNTER, "Tokens drawn by the engine"),
     "preemptions_total": _engine(
         "preemptions_total", MetricKind.COUNTER, "Sequences put back to waiting because blocks ran out"
+    ),
+    "prefix_asked_tokens_total": _engine(
+        "prefix_asked_tokens_total",
+        MetricKind.COUNTER,
+        "Tokens of sequences that were let in and could share KV blocks",
+    ),
+    "prefix_hit_tokens_total": _engine(
+        "prefix_hit_tokens_total", MetricKind.COUNTER, "Of these, the ones that were not computed: their KV was there"
+    ),
+    "prefix_missed_again_tokens_total": _engine(
+        "prefix_missed_again_tokens_total",
+        MetricKind.COUNTER,
+        "Of these, the ones whose KV had been there not long before and had to make room",
+    ),
+    "prefix_evicted_blocks_total": _engine(
+        "prefix_evicted_blocks_total", MetricKind.COUNTER, "Kept KV blocks that had to make room"
     ),
     "step_seconds": MetricSpec(
         name="tidemill_engine_step_seconds",

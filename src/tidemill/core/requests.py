@@ -41,6 +41,10 @@ class _Common:
     limit_field: str = "max_tokens"
     """What the caller called the limit of the output."""
     user: str | None = None
+    tenant: str = ""
+    """Whose request it is, as the door found out; nothing that a body says."""
+    cache_salt: str = ""
+    """Share KV blocks with requests of the same salt only."""
     raw: bytes = b""
     """The body as received."""
 

@@ -35,6 +35,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "max_running": (1, 4096),
     "max_step_tokens": (1, 2**20),
     "max_waiting": (1, 2**20),
+    "prefix_cache_ttl": (0, 10**9),
     "kv_memory": (1, 2**50),
     "packed_cache_size": (1, 2**50),
     "port": (0, 65535),
@@ -42,6 +43,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "drain_seconds": (0, 86400),
     "slow_reader_seconds": (1, 86400),
     "stuck_seconds": (1, 86400),
+    "profile_every": (0, 2**31 - 1),
 }
 """Both ends are allowed values."""
 

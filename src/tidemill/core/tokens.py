@@ -38,6 +38,10 @@ class TokenRequest:
     """Validated. The engine does not look at ``stop`` (strings are text, hence the frontend's)."""
     arrival: float = 0.0
     """When the request arrived, on the engine's clock (seconds)."""
+    tenant: str = ""
+    """Whose request it is. Requests share KV blocks with those of the same tenant and salt only."""
+    cache_salt: str = ""
+    """The caller's own division of what is shared."""
 
     @property
     def choices(self) -> int:
@@ -79,6 +83,8 @@ class TokenDelta:
     """The end token that ended the choice, if one did."""
     num_output_tokens: int = 0
     """Tokens generated for this choice so far."""
+    num_cached_tokens: int = 0
+    """Tokens of the prompt that were not computed for this choice: their KV was there."""
     error: str | None = None
     vector: bytes | None = None
     """The pooled vector that an EmbedRequest asked for, not normalised: float32, little-endian."""
@@ -112,11 +118,20 @@ class EngineStats:
     kv_blocks_total: int = 0
     kv_blocks_free: int = 0
     kv_blocks_held: int = 0
+    kv_blocks_cached: int = 0
     kv_block_size: int = 0
     prompt_tokens_total: int = 0
     """Prompt tokens computed, recomputation after preemption included."""
     generation_tokens_total: int = 0
     preemptions_total: int = 0
+    prefix_asked_tokens_total: int = 0
+    """Tokens of sequences that were let in and could share KV blocks, those that came back included."""
+    prefix_hit_tokens_total: int = 0
+    """Of these, the ones whose KV was there."""
+    prefix_missed_again_tokens_total: int = 0
+    """Of these, the ones whose KV had been there not long before and had to make room."""
+    prefix_evicted_blocks_total: int = 0
+    """Cached blocks that had to make room."""
     restarts_total: int = 0
     """Times the engine was started again after it died; kept by whoever restarts it."""
     requests_finished: dict[str, int] = field(default_factory=dict)

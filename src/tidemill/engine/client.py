@@ -24,7 +24,7 @@ from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDel
 from tidemill.engine.admission import admit
 from tidemill.engine.streams import Streams, vector_of
 from tidemill.engine.supervisor import Backoff, EngineChild, RestartPolicy
-from tidemill.engine.wire import Abort, Command, Outbox, PackedInbox, command, pack
+from tidemill.engine.wire import Abort, Command, Outbox, PackedInbox, ResetCache, command, pack
 
 __all__ = ["DEFAULT_FACTORY", "KILL_FACTOR", "ProcessEngine"]
 
@@ -122,6 +122,11 @@ class ProcessEngine:
         ticket = self._streams.abort(request_id, choice)
         if ticket is not None:
             self._send(Abort(ticket, choice))
+
+    def reset_cache(self) -> None:
+        if self._child is None:
+            raise Unavailable(self._absent)
+        self._send(ResetCache())
 
     # -- requests --------------------------------------------------------------------------------------------------
 

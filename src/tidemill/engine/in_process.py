@@ -14,7 +14,7 @@ from tidemill.engine.admission import admit
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.streams import Streams, vector_of
 from tidemill.engine.turn import turn
-from tidemill.engine.wire import Abort, Command, Outbox, command
+from tidemill.engine.wire import Abort, Command, Outbox, ResetCache, command
 
 __all__ = ["InProcessEngine"]
 
@@ -98,6 +98,11 @@ class InProcessEngine:
         ticket = self._streams.abort(request_id, choice)
         if ticket is not None:
             self._send(Abort(ticket, choice))
+
+    def reset_cache(self) -> None:
+        if self._dead or self._closing or self._events is None:
+            raise Unavailable(self._dead or "the engine does not run")
+        self._send(ResetCache())
 
     def _send(self, command: Command) -> None:
         with self._wake:

@@ -35,11 +35,13 @@ from tidemill.core.metrics import STEP_BUCKETS
 from tidemill.core.step import PlanRow, RowOutputs, SequenceId, StepPlan, StepResult
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.admission import admit
+from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.proposer import NoProposer, Proposer
 from tidemill.engine.sequences import EmbeddedSequence, EngineSequence, GeneratedSequence
 from tidemill.engine.speed import Speed, SpeedMeter
 from tidemill.executors.protocol import Executor
+from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
 
 __all__ = ["MAX_FAILURES", "EngineLoop"]
@@ -73,6 +75,7 @@ class EngineLoop:
         profiler: StepProfiler | None = None,
     ) -> None:
         self._executor = executor
+        self._keys = BlockKeys(scheduler.space.block_size) if scheduler.shares_blocks else None
         self._scheduler = scheduler
         self._info = info
         self._proposer = proposer or NoProposer()
@@ -103,6 +106,7 @@ class EngineLoop:
     def stats(self) -> EngineStats:
         """The state of now; durations are those of the last step."""
         balances = self._scheduler.space.balances()
+        cache = self._scheduler.cache_counts
         meter = self._meter
         return EngineStats(
             steps=meter.steps,
@@ -111,10 +115,15 @@ class EngineLoop:
             kv_blocks_total=sum(balance.total for balance in balances),
             kv_blocks_free=sum(balance.free for balance in balances),
             kv_blocks_held=sum(balance.held for balance in balances),
+            kv_blocks_cached=sum(balance.cached for balance in balances),
             kv_block_size=self._scheduler.space.block_size,
             prompt_tokens_total=meter.prompt_tokens,
             generation_tokens_total=meter.generation_tokens,
             preemptions_total=self._scheduler.num_preemptions,
+            prefix_asked_tokens_total=cache.asked,
+            prefix_hit_tokens_total=cache.hit,
+            prefix_missed_again_tokens_total=cache.missed_again,
+            prefix_evicted_blocks_total=sum(pool.cache.num_evicted for pool in self._scheduler.space.pools),
             requests_finished=dict(meter.finished),
             step_seconds_total=meter.step_seconds_total,
             steps_by_seconds=tuple(meter.steps_by_seconds),
@@ -146,6 +155,10 @@ class EngineLoop:
             if choice is None or sequence.choice == choice:
                 self._leave(sequence, FinishReason.ABORT)
 
+    def reset_cache(self) -> int:
+        """Let no later request find KV blocks that were computed until now. How many that nobody held became free."""
+        return self._scheduler.clear_cache()
+
     def step(self) -> list[TokenDelta]:
         """Run one step and return what it gave; without work it returns nothing at once. Raises the executor's error
         after MAX_FAILURES failed steps in a row: the loop is then of no further use."""
@@ -167,7 +180,7 @@ class EngineLoop:
         self._meter.spent("emit", seconds)
 
     def check_idle(self) -> None:
-        """AssertionError unless nothing is left: no sequence, and every block free."""
+        """AssertionError unless nothing is left: no sequence, and every block free or cached."""
         assert not self._sequences, f"{len(self._sequences)} sequences are left"
         assert not self._requests, f"{len(self._requests)} requests are left"
         for balance in self._scheduler.space.balances():
@@ -191,17 +204,17 @@ class EngineLoop:
             raise Overloaded(f"the queue is full: {self._scheduler.num_waiting} of {limit} sequences wait")
 
     def _enter(self, request: TokenRequest | EmbedRequest, max_tokens: int) -> list[EngineSequence]:
-        sequences = self._sequences_of(request, max_tokens)
+        sequences = list(self._sequences_of(request, max_tokens))
         for sequence in sequences:
             self._scheduler.add(sequence.counters)
             self._sequences[sequence.counters.id] = sequence
         return sequences
 
-    def _sequences_of(self, request: TokenRequest | EmbedRequest, max_tokens: int) -> list[EngineSequence]:
+    def _sequences_of(self, request: TokenRequest | EmbedRequest, max_tokens: int) -> Sequence[EngineSequence]:
         if isinstance(request, EmbedRequest):
             return [EmbeddedSequence(request, choice=0, sequence_id=self._new_id(), max_tokens=max_tokens)]
         seed = self._seeds() if request.sampling.seed is None else request.sampling.seed
-        return [
+        sequences = [
             GeneratedSequence(
                 request,
                 choice=choice,
@@ -212,6 +225,19 @@ class EngineLoop:
             )
             for choice in range(request.choices)
         ]
+        self._name_blocks(request, sequences)
+        return sequences
+
+    def _name_blocks(self, request: TokenRequest, sequences: Sequence[GeneratedSequence]) -> None:
+        """Give the sequences of a request the keys of their prompt's blocks."""
+        if self._keys is None:
+            return
+        root = self._keys.root(request.tenant, request.cache_salt)
+        keys: list[BlockKey] = []
+        self._keys.extend(keys, root, request.prompt)
+        for sequence in sequences:
+            sequence.root = root
+            sequence.counters.keys = list(keys)
 
     def _new_id(self) -> SequenceId:
         self._next_id += 1
@@ -331,6 +357,8 @@ class EngineLoop:
         delta = sequence.take(outputs)
         accepted = sequence.num_output - before
         self._meter.generation_tokens += accepted
+        if self._keys is not None and sequence.root is not None:
+            self._keys.extend(sequence.counters.keys, sequence.root, sequence.tokens)
         self._scheduler.commit(share, accepted if delta.vector is None else 1)
         if delta.finish_reason is not None:
             self._leave(sequence, delta.finish_reason)

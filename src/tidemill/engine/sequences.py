@@ -10,6 +10,7 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import PenaltyCounts, RowOptions, RowOutputs, SequenceId, TokenLogprob
 from tidemill.core.tokens import EmbedRequest, EngineInfo, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.proposer import resolve
+from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.sequence import SequenceCounters
 
 __all__ = ["EmbeddedSequence", "EngineSequence", "GeneratedSequence", "TokenCounts", "row_options"]
@@ -73,6 +74,8 @@ class EngineSequence:
         """Prompt and output so far."""
         self.proposed: tuple[int, ...] = ()
         """Tokens proposed to follow in the next step."""
+        self.root: BlockKey | None = None
+        """Where the keys of its blocks begin; None: it shares none."""
         self.counters = SequenceCounters(id=sequence_id, num_prompt=len(self.tokens), max_tokens=max_tokens)
 
     @property
@@ -107,6 +110,7 @@ class EngineSequence:
             tokens=(),
             finish_reason=reason,
             num_output_tokens=self.num_output,
+            num_cached_tokens=self.counters.num_adopted,
             error=error,
         )
 
@@ -172,6 +176,7 @@ class GeneratedSequence(EngineSequence):
             finish_reason=kept.finish_reason,
             stop_token=kept.stop_token,
             num_output_tokens=self.num_output,
+            num_cached_tokens=self.counters.num_adopted,
         )
 
     def _keep(self, drawn: Sequence[int]) -> _Kept:

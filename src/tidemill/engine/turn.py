@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tidemill.core.errors import TidemillError
 from tidemill.engine.loop import EngineLoop
-from tidemill.engine.wire import Abort, Command, Failure, Outbox, Reject
+from tidemill.engine.wire import Abort, Command, Failure, Outbox, Reject, ResetCache
 
 __all__ = ["turn"]
 
@@ -18,6 +18,9 @@ def turn(loop: EngineLoop, commands: Iterable[Command]) -> Outbox:
     for command in commands:
         if isinstance(command, Abort):
             loop.abort(command.request_id, command.choice)
+            continue
+        if isinstance(command, ResetCache):
+            loop.reset_cache()
             continue
         try:
             loop.add(command.request)

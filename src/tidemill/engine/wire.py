@@ -32,6 +32,7 @@ __all__ = [
     "Outbox",
     "PackedInbox",
     "Reject",
+    "ResetCache",
     "Start",
     "StartFailed",
     "Started",
@@ -89,7 +90,11 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     choice: int | None = None
 
 
-Command = Add | Embed | Abort
+class ResetCache(msgspec.Struct, frozen=True, tag="reset_cache"):
+    """Let no later request find KV blocks of before."""
+
+
+Command = Add | Embed | Abort | ResetCache
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):

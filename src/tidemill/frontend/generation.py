@@ -50,6 +50,7 @@ class Generation:
             for _ in range(request.sampling.n)
         ]
         self._last_token: list[float | None] = [None] * len(self._choices)
+        self._cached = [0] * len(requests)
         self._left = len(self._choices)
         self._closed = False
         self._unfinished = FinishReason.ABORT  # why choices without an end of their own ended
@@ -62,6 +63,7 @@ class Generation:
         return Usage(
             prompt_tokens=sum(len(request.prompt) for request in self._requests),
             completion_tokens=sum(choice.num_tokens for choice in self._choices),
+            cached_tokens=sum(self._cached),
         )
 
     async def start(self) -> None:
@@ -115,6 +117,8 @@ class Generation:
         if choice.finish is not None:
             return ()
         self._check(delta)
+        if delta.choice == 0:  # a prompt counts once; the other choices have it from this one
+            self._cached[prompt] = delta.num_cached_tokens
         self._measure(index, delta, self._requests[prompt].arrival)
         shown = choice.push(delta)
         if shown.finish is not None:

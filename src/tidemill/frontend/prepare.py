@@ -54,7 +54,7 @@ class Preparer:
         if isinstance(request, ChatRequest):
             try:
                 ids = await self._conversation(request)
-                return [PreparedPrompt(request=self._token_request(ids, sampling, arrival))]
+                return [PreparedPrompt(request=self._token_request(request, ids, sampling, arrival))]
             except InvalidRequest as error:
                 raise _renamed(error, "messages") from error
         _check_size(request)
@@ -62,7 +62,9 @@ class Preparer:
         for index, prompt in enumerate(request.prompts):
             try:
                 ids, prefix = await self._prompt(prompt, echo=request.echo)
-                prepared.append(PreparedPrompt(request=self._token_request(ids, sampling, arrival), prefix=prefix))
+                prepared.append(
+                    PreparedPrompt(request=self._token_request(request, ids, sampling, arrival), prefix=prefix)
+                )
             except InvalidRequest as error:
                 if len(request.prompts) == 1:
                     raise
@@ -88,11 +90,20 @@ class Preparer:
             ids = await asyncio.to_thread(self._text.encode, prompt)
         return ids, prompt if echo else ""
 
-    def _token_request(self, ids: Sequence[int], sampling: SamplingOptions, arrival: float) -> TokenRequest:
+    def _token_request(
+        self, request: GenerationRequest, ids: Sequence[int], sampling: SamplingOptions, arrival: float
+    ) -> TokenRequest:
         if not ids:
             raise InvalidRequest("the prompt is empty, and the model has no begin token to start from", param="prompt")
         check(len(ids), sampling, self._info)
-        return TokenRequest(request_id=f"req-{uuid.uuid4().hex}", prompt=tuple(ids), sampling=sampling, arrival=arrival)
+        return TokenRequest(
+            request_id=f"req-{uuid.uuid4().hex}",
+            prompt=tuple(ids),
+            sampling=sampling,
+            arrival=arrival,
+            tenant=request.tenant,
+            cache_salt=request.cache_salt,
+        )
 
 
 def _check_size(request: CompletionRequest) -> None:

@@ -18,6 +18,14 @@ prompt and output so far. The oldest is never a victim, hence always ends, hence
 up before anybody is preempted for them. A sequence that outgrows the whole KV space could not go on even alone: it is
 reported as exhausted and ends where it is.
 
+A sequence that comes with keys for its blocks shares them (``kv.space``): blocks that became full in a step are
+published when it is committed, and at each border of a block a prompt takes from the cache what is there, so that
+``num_computed`` goes on without a step. The last token there is is always left to a step, which draws from it. Where
+a running sequence that came earlier is about to compute the next block of a prompt, the prompt waits for that block
+with nothing in the step; if the other one leaves or is preempted, it computes the block itself. It waits for older
+ones only, and the oldest waits for nobody: there is no circle. What it took is its own until it lets go, so the blocks
+that a newcomer needs besides are counted after that. A preempted sequence takes up again what is still there.
+
 In a KV group with a window (see ``kv.layout``) a sequence holds the blocks of its window between steps, and during a
 step those of its share as well; they come back when it has been committed, so only the window counts for admission.
 A share is shortened to the blocks that are free there beyond what running sequences that have not had their turn need
@@ -25,25 +33,29 @@ for their next token; nobody is preempted for more than one token of a window gr
 
 Slow twins, for comparison: policy ``static`` lets sequences in only when nothing runs, and then as a batch;
 kv_reservation ``contiguous`` takes the blocks for prompt and max_tokens at once on admission (of a window group those
-of a window and a step, which then go round within the sequence); without chunked prefill a prompt is computed whole
-in one step, even above the budget, where the window groups have the blocks for that.
+of a window and a step, which then go round within the sequence), and nothing is shared; without chunked prefill a
+prompt is computed whole in one step, even above the budget, where the window groups have the blocks for that; without
+a prefix cache every token of every prompt is computed.
 
-Pure: integers in, integers out. Knows nothing of token ids, options, executors or time.
+Pure: integers in, integers out. Knows nothing of token ids, options or executors; keys are compared and no more, and
+time is an injected clock that only the cache's blocks expire by.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.step import NO_BLOCK, SequenceId
+from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.space import KvSpace
 from tidemill.scheduling.sequence import SequenceCounters, SequenceState
 
-__all__ = ["Schedule", "Scheduler", "Share", "check_settings"]
+__all__ = ["CacheCounts", "Schedule", "Scheduler", "Share", "check_settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +89,33 @@ class Schedule:
         return sum(share.num_tokens for share in self.shares)
 
 
+@dataclass(slots=True, kw_only=True)
+class CacheCounts:
+    """What the prefix cache did since the start, in tokens."""
+
+    asked: int = 0
+    """Tokens of sequences that were let in and could share, those that came back after a preemption included."""
+    hit: int = 0
+    """Of these, the ones whose KV came from the cache."""
+    missed_again: int = 0
+    """Of these, the ones whose KV had been in the cache not long before and had to make room."""
+
+
 def check_settings(config: SchedulerConfig) -> None:
     """Raise ConfigError for a setting with which nothing would ever run."""
     for name in ("max_running", "max_step_tokens", "max_waiting"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}", param=name)
+    if not config.prefix_cache_ttl >= 0:
+        raise ConfigError(
+            f"prefix_cache_ttl must be 0 or more seconds, not {config.prefix_cache_ttl}", param="prefix_cache_ttl"
+        )
 
 
 class Scheduler:
     """Queue, running set and KV space. One step at a time: ``schedule``, then ``commit`` of each share."""
 
-    def __init__(self, config: SchedulerConfig, space: KvSpace) -> None:
+    def __init__(self, config: SchedulerConfig, space: KvSpace, *, clock: Clock | None = None) -> None:
         check_settings(config)
         self._config = config
         self._space = space
@@ -97,6 +125,14 @@ class Scheduler:
         self._in_flight: dict[SequenceId, Share] = {}
         self._arrivals = 0
         self._preemptions = 0
+        self._clock = clock or SystemClock()
+        self._shares_blocks = config.prefix_cache == "on" and config.kv_reservation == "paged"
+        if self._shares_blocks and not space.uniform:
+            raise ConfigError(
+                "prefix_cache needs blocks of one size in all KV groups: set it to off", param="prefix_cache"
+            )
+        self._cache_counts = CacheCounts()
+        self._cache_age = 0
 
     @property
     def config(self) -> SchedulerConfig:
@@ -122,6 +158,16 @@ class Scheduler:
     def num_preemptions(self) -> int:
         """Preemptions since the start."""
         return self._preemptions
+
+    @property
+    def shares_blocks(self) -> bool:
+        """True if sequences with keys share blocks."""
+        return self._shares_blocks
+
+    @property
+    def cache_counts(self) -> CacheCounts:
+        """What the prefix cache did."""
+        return self._cache_counts
 
     @property
     def running(self) -> tuple[SequenceCounters, ...]:
@@ -163,6 +209,8 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """Plan the next step and take its blocks. The shares are in flight until each has been committed."""
         assert not self._in_flight, "the previous step has not been committed"
+        if self._config.prefix_cache_ttl:
+            self._space.expire(self._clock.now(), self._config.prefix_cache_ttl)
         planner = _Planner(self._config.max_step_tokens, len(self._space.pools))
         self._end_exhausted(planner)
         self._keep_next_blocks(planner)
@@ -185,8 +233,11 @@ class Scheduler:
             return False
         assert (accepted > 0) == (share.num_outputs > 0), f"{accepted} of {share.num_outputs} outputs accepted"
         assert accepted <= share.num_outputs, f"{accepted} of {share.num_outputs} outputs accepted"
+        before = sequence.num_computed
         sequence.num_computed = sequence.num_tokens + accepted - 1 if accepted else share.end
         sequence.num_tokens += accepted
+        if sequence.keys and self._shares_blocks and sequence.cache_age == self._cache_age:
+            self._space.publish(sequence.tables, before, sequence.num_computed, sequence.keys)
         if sequence.num_proposed:
             sequence.num_proposed = 0
             self._reclaim(sequence)
@@ -210,6 +261,12 @@ class Scheduler:
         elif sequence.state is not SequenceState.GONE:
             self._let_go(sequence)
 
+    def clear_cache(self) -> int:
+        """Let no later sequence find what was computed until now, and what running ones go on to compute from it. How
+        many blocks that nobody held became free."""
+        self._cache_age += 1
+        return self._space.clear()
+
     def verify(self) -> None:
         """Check every invariant; AssertionError names the one that is off. For tests, idle moments and strict mode."""
         self._space.verify()
@@ -218,9 +275,13 @@ class Scheduler:
         assert len(self._running) <= self._config.max_running, "more sequences run than max_running"
         holders = [*self._running.values(), *self._leaving()]
         for group, pool in enumerate(self._space.pools):
-            blocks = [block for sequence in holders for block in sequence.tables[group] if block != NO_BLOCK]
-            assert len(blocks) == len(set(blocks)), f"a block of group {group} is in two tables"
+            blocks = Counter(block for one in holders for block in one.tables[group] if block != NO_BLOCK)
             assert len(blocks) == pool.balance().held, f"group {group} holds blocks that are in no table"
+            for block, tables in blocks.items():
+                counted = pool.references(block)
+                assert tables == counted, (
+                    f"block {block} of group {group} is in {tables} tables and has {counted} holders"
+                )
         for sequence in self._waiting.values():
             assert sequence.num_computed == 0, f"waiting sequence {sequence.id} has computed tokens"
             assert not any(sequence.tables), f"waiting sequence {sequence.id} holds blocks"
@@ -239,7 +300,7 @@ class Scheduler:
         for sequence in self._members(caught_up=True):
             self._plan_share(planner, sequence, min(sequence.num_pending, planner.budget - kept))
         for sequence in self._members(caught_up=False):
-            self._plan_share(planner, sequence, self._chunk(planner, sequence))
+            self._plan_prompt(planner, sequence)
 
     def _plan_waiting(self, planner: _Planner) -> None:
         static = self._config.policy == "static"
@@ -248,13 +309,14 @@ class Scheduler:
         promised = self._promised()
         while self._waiting and len(self._running) < self._config.max_running:
             sequence = next(iter(self._waiting.values()))
-            count = self._chunk(planner, sequence)
+            self._adopt(sequence)  # held from here on, so that nothing else takes it
             needed = self._lacking_at_admission(sequence)
             promised = tuple(p + n for p, n in zip(promised, needed, strict=True))
-            if (count < 1 and not static) or not self._space.fits(promised):
+            if (self._chunk(planner, sequence) < 1 and not static) or not self._space.fits(promised):
+                self._put_back(sequence)
                 return
             self._admit(sequence, needed)
-            self._plan_share(planner, sequence, count)
+            self._plan_prompt(planner, sequence)
             # What it took just now is no longer a promise: it is gone from the free list.
             left = self._lacking_at_admission(sequence)
             promised = tuple(p - n + m for p, n, m in zip(promised, needed, left, strict=True))
@@ -264,6 +326,56 @@ class Scheduler:
         for sequence in [member for member in self._running.values() if member.caught_up is caught_up]:
             if sequence.state is SequenceState.RUNNING:
                 yield sequence
+
+    def _plan_prompt(self, planner: _Planner, sequence: SequenceCounters) -> None:
+        """Let a prompt go on: with what the cache has, and then with a share of the step, unless an older sequence is
+        computing just what it needs next."""
+        self._count_adopted(sequence, self._adopt(sequence))
+        key = self._next_key(sequence)
+        if key is not None:
+            if key in planner.computing:
+                return
+            planner.computing.add(key)
+        self._plan_share(planner, sequence, self._chunk(planner, sequence))
+
+    def _next_key(self, sequence: SequenceCounters) -> BlockKey | None:
+        """The key of the block that a prompt computes next, where others can share it."""
+        if not self._shares_blocks:
+            return None
+        index = sequence.num_computed // self._space.block_size
+        return sequence.keys[index] if index < len(sequence.keys) else None
+
+    def _adopt(self, sequence: SequenceCounters) -> int:
+        """Take what the cache has of a prompt from where it stands, but for the newest token. The tokens gained."""
+        size = self._space.block_size
+        before = sequence.num_computed
+        if not self._shares_blocks or not sequence.keys or before % size:
+            return 0
+        found = self._space.match(before, sequence.keys, sequence.num_tokens - 1)
+        if found > before:
+            self._space.adopt(sequence.tables, before, sequence.keys, found)
+            sequence.num_computed = found
+        return found - before
+
+    def _put_back(self, sequence: SequenceCounters) -> None:
+        """Undo ``_adopt`` of a sequence that has to wait."""
+        self._space.shrink(sequence.tables, 0)
+        sequence.num_computed = 0
+
+    def _count_adopted(self, sequence: SequenceCounters, gained: int) -> None:
+        self._cache_counts.hit += gained
+        if sequence.num_preemptions == 0:
+            sequence.num_adopted += gained
+
+    def _count_admitted(self, sequence: SequenceCounters) -> None:
+        if not self._shares_blocks or not sequence.keys:
+            return
+        size = self._space.block_size
+        sequence.cache_age = self._cache_age
+        self._cache_counts.asked += sequence.num_tokens
+        self._count_adopted(sequence, sequence.num_computed)
+        missing = sequence.keys[sequence.num_computed // size : (sequence.num_tokens - 1) // size]
+        self._cache_counts.missed_again += size * self._space.missed_again(missing)
 
     def _chunk(self, planner: _Planner, sequence: SequenceCounters) -> int:
         """How many tokens of a prompt the step takes: as many as the budget has, or all of them if chunking is off
@@ -287,7 +399,7 @@ class Scheduler:
             return count
         spare = [0] * len(planner.kept)  # contiguous: what it has reserved is all it takes
         if self._config.kv_reservation == "paged":
-            free = (pool.num_free for pool in self._space.pools)
+            free = (pool.num_available for pool in self._space.pools)
             spare = [max(0, f - k) for f, k in zip(free, planner.kept, strict=True)]
         return max(1, min(count, self._space.room(sequence.tables, sequence.num_computed, spare)))
 
@@ -332,6 +444,7 @@ class Scheduler:
         del self._waiting[sequence.id]
         sequence.state = SequenceState.RUNNING
         self._running[sequence.id] = sequence
+        self._count_admitted(sequence)
         if self._config.kv_reservation == "contiguous":
             taken = self._space.extend(sequence.tables, counts)
             assert taken, "the space said that it had these blocks"
@@ -389,6 +502,8 @@ class _Planner:
         """Per group: blocks for the next tokens of running sequences that have not had their turn."""
         self._kept_by: dict[SequenceId, tuple[int, ...]] = {}
         self.has_prompt = False
+        self.computing: set[BlockKey] = set()
+        """Blocks that prompts compute next; younger prompts wait for them."""
         self.shares: dict[SequenceId, Share] = {}
         self.preempted: list[SequenceCounters] = []
         self.exhausted: list[SequenceCounters] = []

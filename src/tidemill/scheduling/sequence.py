@@ -1,4 +1,4 @@
-"""What the scheduler knows of one sequence: counters and a block table, no token ids.
+"""What the scheduler knows of one sequence: counters, a block table and the keys of its blocks, no token ids.
 
 0 ............ num_prompt ........... num_tokens ...... num_tokens + num_proposed
 |--- prompt ---|------- output -------|--- proposals ---|
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tidemill.core.step import SequenceId
+from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.space import BlockTables
 
 __all__ = ["SequenceCounters", "SequenceState"]
@@ -47,11 +48,18 @@ class SequenceCounters:
     """Tokens whose KV is in the blocks."""
     num_proposed: int = 0
     """Tokens proposed to follow, to be verified in the next step."""
+    num_adopted: int = 0
+    """Tokens of the prompt whose KV came from the cache when it was first read."""
     num_preemptions: int = 0
     arrival: int = -1
     """Number in the order of arrival, given by the scheduler."""
     state: SequenceState = SequenceState.NEW
     tables: BlockTables = field(default_factory=tuple)
+    keys: list[BlockKey] = field(default_factory=list)
+    """One per full block of the tokens there are, in order, put there by whoever has the tokens. Without keys a
+    sequence shares nothing."""
+    cache_age: int = -1
+    """How often the cache had been cleared when the sequence took its first block."""
 
     def __post_init__(self) -> None:
         if self.num_prompt < 1 or self.max_tokens < 1:

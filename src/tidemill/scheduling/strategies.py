@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill.core.strategy import Strategy, register
 
-__all__ = ["CHUNKED_PREFILL", "CONTINUOUS_BATCHING", "PAGED_KV"]
+__all__ = ["CHUNKED_PREFILL", "CONTINUOUS_BATCHING", "PAGED_KV", "PREFIX_CACHE"]
 
 CONTINUOUS_BATCHING = register(
     Strategy(
@@ -36,5 +36,16 @@ PAGED_KV = register(
         metric="tidemill_engine_kv_blocks_held",
         when="Always where answers end before max_tokens: more sequences fit the same memory.",
         doc="strategies.md#paged-kv",
+    )
+)
+
+PREFIX_CACHE = register(
+    Strategy(
+        name="prefix-cache",
+        setting="SchedulerConfig.prefix_cache",
+        baseline="off",
+        metric="tidemill_engine_prefix_hit_tokens_total",
+        when="Where prompts begin alike (a system prompt, earlier turns, several choices), else it costs little.",
+        doc="strategies.md#prefix-cache",
     )
 )

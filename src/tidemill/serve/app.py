@@ -38,6 +38,7 @@ ENDPOINTS: Final = {
     "/v1/chat/completions": "answers to conversations",
     "/v1/completions": "continuations of prompts",
     "/v1/embeddings": "vectors of texts, of models that embed",
+    "/v1/cache/reset": "forgets the prompts whose keys and values are kept",
     "/health": "200 while the process answers",
     "/ready": "200 while the engine makes progress, else 503 with the reason",
     "/metrics": "metrics for Prometheus",
@@ -71,13 +72,13 @@ def make_app(
 ) -> Starlette:
     """The ASGI application.
 
-    ``engine`` adds its numbers to /metrics; ``metrics`` is the recorder that the backend writes to as well;
-    ``lifetime`` is started and closed with the application.
+    ``engine`` adds its numbers to /metrics, and its cache can be reset; ``metrics`` is the recorder that the backend
+    writes to as well; ``lifetime`` is started and closed with the application.
     """
     metrics = metrics or PrometheusMetrics()
     if engine is not None:
         metrics.watch(engine.stats)
-    routes = _Routes(backend, config, metrics, drain or Drain(), created=int(wall_time()))
+    routes = _Routes(backend, config, metrics, drain or Drain(), engine=engine, created=int(wall_time()))
     door = Middleware(Door, config=config, recorder=metrics, clock=clock or SystemClock(), endpoints=tuple(ENDPOINTS))
     app = Starlette(
         routes=routes.table(),
@@ -91,12 +92,20 @@ def make_app(
 
 class _Routes:
     def __init__(
-        self, backend: Backend, config: ServerConfig, metrics: PrometheusMetrics, drain: Drain, *, created: int
+        self,
+        backend: Backend,
+        config: ServerConfig,
+        metrics: PrometheusMetrics,
+        drain: Drain,
+        *,
+        engine: TokenEngine | None,
+        created: int,
     ) -> None:
         self._backend = backend
         self._config = config
         self._metrics = metrics
         self._drain = drain
+        self._engine = engine
         self._created = created
 
     def table(self) -> list[Route]:
@@ -110,6 +119,7 @@ class _Routes:
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+            Route("/v1/cache/reset", self.reset_cache, methods=["POST"]),
         ]
 
     async def index(self, request: Request) -> Response:
@@ -162,12 +172,25 @@ class _Routes:
     async def embeddings(self, request: Request) -> Answer:
         return self._answer(embedding_request(await self._incoming(request)))
 
+    async def reset_cache(self, request: Request) -> Response:
+        """For everybody's prompts, and without a body: there is nothing to choose."""
+        del request
+        if self._engine is None:
+            raise NotFound("there is no engine behind this server whose cache could be reset")
+        self._engine.reset_cache()
+        return JSONResponse({"status": "reset"})
+
     async def _incoming(self, request: Request) -> Incoming:
         self._drain.check()
         raw = await read_body(
             request, max_bytes=self._config.max_body_bytes, stall_seconds=self._config.slow_reader_seconds
         )
-        return Incoming(raw=raw, default_model=self._backend.models[0], request_id=request.state.request_id)
+        return Incoming(
+            raw=raw,
+            default_model=self._backend.models[0],
+            request_id=request.state.request_id,
+            tenant=request.state.tenant,
+        )
 
     def _answer(self, request: AnyRequest) -> Answer:
         return Answer(

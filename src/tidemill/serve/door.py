@@ -8,6 +8,7 @@ Outermost of our own layers. Knows nothing of what the routes do.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import logging
@@ -45,6 +46,7 @@ class Door:
     ) -> None:
         self._app = app
         self._keys = tuple(key.encode() for key in config.api_keys)
+        self._tenants = tuple(hashlib.sha256(key).hexdigest() for key in self._keys)  # keys stay in this process
         self._hosts = frozenset(host.lower() for host in config.allowed_hosts)
         self._local_only = is_loopback(config.host)
         self._recorder = recorder
@@ -58,11 +60,11 @@ class Door:
         began = self._clock.now()
         headers = Headers(scope=scope)
         request_id = safe_request_id(headers.get("x-request-id"))
-        scope.setdefault("state", {})["request_id"] = request_id
+        scope.setdefault("state", {}).update(request_id=request_id, tenant="")
         out = _Outgoing(send, request_id)
         try:
             self._check_host(headers)
-            self._check_key(headers, scope["path"])
+            scope["state"]["tenant"] = self._tenant(headers, scope["path"])
             await self._app(scope, receive, out)
         except (CallerGone, ClientDisconnect):
             out.status = _CALLER_GONE
@@ -91,9 +93,10 @@ class Door:
         if address is None or (self._local_only and not address.is_loopback):
             raise Forbidden(f"the Host header names {host[:100]!r}, which is not in allowed_hosts", param="Host")
 
-    def _check_key(self, headers: Headers, path: str) -> None:
+    def _tenant(self, headers: Headers, path: str) -> str:
+        """Whose key a request comes with; empty where none is asked for."""
         if not self._keys or path in OPEN_PATHS:
-            return
+            return ""
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             raise Unauthorized("an API key is needed: send the header Authorization: Bearer KEY", param="Authorization")
@@ -102,6 +105,7 @@ class Door:
         matches = [hmac.compare_digest(offered, key) for key in self._keys]
         if not any(matches):
             raise Unauthorized("the API key is not known here", param="Authorization")
+        return self._tenants[matches.index(True)]
 
 
 class _Outgoing:

@@ -35,7 +35,6 @@ NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
     "audio": (),
     "bad_words": ([],),
     "best_of": (),
-    "cache_salt": (),
     "chat_template": (),
     "continue_final_message": (False,),
     "documents": ([],),

@@ -31,6 +31,8 @@ __all__ = [
 COMPLETION_MAX_TOKENS: Final = 16
 """OpenAI's default for completions; chats default to the room that is left."""
 
+MAX_CACHE_SALT: Final = 256
+"""Characters."""
 _TOKEN_KEY: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -43,6 +45,8 @@ class Incoming:
     default_model: str
     """The model of requests that name none."""
     request_id: str
+    tenant: str = ""
+    """Whose key it came with."""
 
 
 class _StreamOptions(BaseModel):
@@ -61,6 +65,7 @@ class _Body(BaseModel):
     stream: bool = False
     stream_options: _StreamOptions | None = None
     user: str | None = None
+    cache_salt: str = ""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -91,6 +96,15 @@ class _Body(BaseModel):
                 place = "stop" if isinstance(value, str) else f"stop[{index}]"
                 raise InvalidRequest(f"{place} must be a non-empty string, not {_shown(string)}", param=place)
         return tuple(strings)
+
+    @field_validator("cache_salt")
+    @classmethod
+    def _cache_salt(cls, value: str) -> str:
+        if len(value) > MAX_CACHE_SALT:
+            raise InvalidRequest(
+                f"cache_salt has {len(value)} characters; at most {MAX_CACHE_SALT}", param="cache_salt"
+            )
+        return value
 
     @field_validator("logit_bias", mode="before")
     @classmethod
@@ -193,6 +207,8 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         request_id=incoming.request_id,
         limit_field=fields.limit_field(),
         user=fields.user,
+        tenant=incoming.tenant,
+        cache_salt=fields.cache_salt,
         raw=incoming.raw,
         messages=tuple(fields.messages),
         template_options=fields.chat_template_kwargs,
@@ -217,6 +233,8 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
         request_id=incoming.request_id,
         limit_field=fields.limit_field(),
         user=fields.user,
+        tenant=incoming.tenant,
+        cache_salt=fields.cache_salt,
         raw=incoming.raw,
         prompts=fields.prompt,
         echo=fields.echo,

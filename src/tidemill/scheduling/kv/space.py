@@ -7,6 +7,15 @@ A table of a group lists the blocks of one sequence in the order of its position
 
 In a group with a window the blocks that no further token reads go back as the sequence goes on, and their entries
 become NO_BLOCK; ``layout`` says which and why.
+
+A full block can be published under a key and adopted by other sequences that begin with the same tokens. In a group
+with a window the first n tokens of a prompt can come from the cache if the blocks that the token at position n still
+reads are there; those before them are not asked for. So what the cache has of a prompt is the longest prefix for
+which every group has what later tokens read:
+
+    keys        k0  k1  k2  k3  k4         blocks of 4, window 8
+    all         b0  b1  b2  b3  -          16 tokens are there
+    window      -   -   b7  -   b9         16 need k2 and k3 (9 .. 15), 12 need k1 and k2 (5 .. 11), 4 need k0: none
 """
 
 from __future__ import annotations
@@ -15,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidemill.core.step import NO_BLOCK, BlockId
+from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.layout import BlockLayout
 from tidemill.scheduling.kv.pool import BlockPool, PoolBalance
 
@@ -55,6 +65,7 @@ class KvSpace:
         self._pools = tuple(BlockPool(group.num_blocks) for group in groups)
         self._layouts = tuple(BlockLayout(block_size=group.block_size, window=group.window) for group in groups)
         self._windows = tuple(index for index, group in enumerate(groups) if group.window is not None)
+        self._whole = tuple(index for index, group in enumerate(groups) if group.window is None)
         self._capacity = min(group.capacity_tokens for group in groups)
 
     @property
@@ -76,6 +87,11 @@ class KvSpace:
     def layouts(self) -> tuple[BlockLayout, ...]:
         """Positions to blocks, one per group."""
         return self._layouts
+
+    @property
+    def uniform(self) -> bool:
+        """True if all groups have blocks of one size, so that a key stands for one block in each."""
+        return len({layout.block_size for layout in self._layouts}) == 1
 
     @property
     def windowed(self) -> bool:
@@ -106,8 +122,8 @@ class KvSpace:
         return min(ends, default=UNBOUNDED_TOKENS) - num_computed
 
     def fits(self, counts: Iterable[int]) -> bool:
-        """True if every group has that many free blocks."""
-        return all(count <= pool.num_free for count, pool in zip(counts, self._pools, strict=True))
+        """True if every group can hand out that many blocks."""
+        return all(count <= pool.num_available for count, pool in zip(counts, self._pools, strict=True))
 
     def grow(self, tables: BlockTables, num_tokens: int) -> bool:
         """Extend the tables to hold ``num_tokens`` tokens; False (and nothing changes) if blocks are short."""
@@ -141,6 +157,62 @@ class KvSpace:
             again = max(0, min(len(passed), layout.blocks(reserved_tokens) - len(table)))
             table.extend(passed[:again])
             self._pools[index].release(passed[again:])
+
+    def match(self, num_computed: int, keys: Sequence[BlockKey], limit: int) -> int:
+        """How many of a sequence's first tokens, up to ``limit``, can be computed without a step: those that are, and
+        those that can be adopted from the cache behind them. ``num_computed`` is a whole number of blocks, and so is
+        the answer."""
+        size = self.block_size
+        begin = best = num_computed // size
+        runs = [begin - self._layouts[group].first(num_computed) for group in self._windows]
+        for index in range(begin, min(len(keys), limit // size)):
+            key = keys[index]
+            if any(self._pools[group].cache.find(key) is None for group in self._whole):
+                break
+            end = index + 1
+            for place, group in enumerate(self._windows):
+                runs[place] = 0 if self._pools[group].cache.find(key) is None else runs[place] + 1
+            reads = (end - self._layouts[group].first(end * size) for group in self._windows)
+            if all(run >= read for run, read in zip(runs, reads, strict=True)):
+                best = end
+        return best * size
+
+    def adopt(self, tables: BlockTables, num_computed: int, keys: Sequence[BlockKey], num_tokens: int) -> None:
+        """Extend the tables from ``num_computed`` to ``num_tokens`` tokens with blocks of the cache, as many as
+        ``match`` has found, and give back what is not read from there on."""
+        self.shrink(tables, num_computed)
+        self.slide(tables, num_tokens)
+        end = num_tokens // self.block_size
+        for layout, pool, table in zip(self._layouts, self._pools, tables, strict=True):
+            first = max(len(table), layout.first(num_tokens))
+            table.extend([NO_BLOCK] * (first - len(table)))
+            for key in keys[first:end]:
+                block = pool.cache.find(key)
+                assert block is not None, "the space said that it had this block"
+                pool.retain(block)
+                table.append(block)
+
+    def publish(self, tables: BlockTables, before: int, num_computed: int, keys: Sequence[BlockKey]) -> None:
+        """Let the blocks be found that became full as ``before`` computed tokens became ``num_computed``. Where the
+        cache has had such a block, the tables get that one."""
+        for index in range(before // self.block_size, min(len(keys), num_computed // self.block_size)):
+            for pool, table in zip(self._pools, tables, strict=True):
+                table[index] = pool.publish(keys[index], table[index])
+
+    def missed_again(self, keys: Sequence[BlockKey]) -> int:
+        """How many of these keys had blocks that made room not long ago."""
+        missed = [{key for key in keys if pool.cache.missed_again(key)} for pool in self._pools]
+        return len(set().union(*missed))
+
+    def expire(self, now: float, seconds: float) -> None:
+        """Free the cached blocks that nobody has held for so long; whatever becomes idle from here on does so now."""
+        for pool in self._pools:
+            pool.cache.now = now
+            pool.expire(now - seconds)
+
+    def clear(self) -> int:
+        """Let no block be found any more. How many cached ones became free."""
+        return sum(pool.clear() for pool in self._pools)
 
     def balances(self) -> tuple[PoolBalance, ...]:
         """Where the blocks are, per group."""

@@ -1,0 +1,50 @@
+"""The keys that KV blocks are found by: a chain of hashes over the tokens of a sequence.
+
+    root   = H(what the KV depends on besides tokens, and who may share it)
+    key[0] = H(root   + tokens 0 .. 15)
+    key[1] = H(key[0] + tokens 16 .. 31)                 block_size 16
+
+A key stands for its block's tokens and for all before them. H is BLAKE2b with 16 bytes (RFC 7693), keyed with a secret
+of the process: nobody outside can look for two texts with one key. Every part has a fixed width or its length before
+it, so no two different inputs are the same bytes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from tidemill.scheduling.kv.cache import BlockKey
+
+__all__ = ["BlockKeys"]
+
+_BYTES = 16
+_TOKEN = "I" if array("I").itemsize == 4 else "L"
+
+
+class BlockKeys:
+    """Makes the keys of one engine."""
+
+    def __init__(self, block_size: int, *, secret: bytes | None = None) -> None:
+        self._block_size = block_size
+        self._secret = secrets.token_bytes(32) if secret is None else secret
+
+    def root(self, *parts: str) -> BlockKey:
+        """The root of a chain: sequences share blocks only if they have the same one. No parts, no tenant and the
+        empty string are three different things."""
+        encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
+        return self._hash(b"".join(len(part).to_bytes(8, "little") + part for part in encoded))
+
+    def extend(self, keys: list[BlockKey], root: BlockKey, tokens: Sequence[int]) -> None:
+        """Append the keys of the blocks that ``tokens`` (ids below 2**32, from the first one on) fill and ``keys``
+        has not got yet."""
+        size = self._block_size
+        for index in range(len(keys), len(tokens) // size):
+            parent = keys[-1] if keys else root
+            block = array(_TOKEN, tokens[index * size : (index + 1) * size])
+            keys.append(self._hash(parent + block.tobytes()))
+
+    def _hash(self, data: bytes) -> BlockKey:
+        return BlockKey(blake2b(data, digest_size=_BYTES, key=self._secret).digest())
