@@ -2,6 +2,9 @@
 
     python benchmarks/serve_bench.py                       starts a server with the default model, loads it, stops it
     python benchmarks/serve_bench.py --url http://host:port/v1 --model NAME
+    python benchmarks/serve_bench.py --prompt-tokens 576 --shared-tokens 512 --concurrency 16
+                                                           completions of prompts that begin alike
+    ... --serve-options "--prefix-cache off"               the server it starts with other settings
 
 Prints time to first token (TTFT), inter-token latency (ITL) and throughput. Tokens are counted from ``usage``, never
 from chunks. Failed requests are shown and kept out of the latencies. The last line is one JSON object.
@@ -15,7 +18,9 @@ import json
 import math
 import os
 import platform
+import random
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -27,7 +32,8 @@ from pathlib import Path
 import aiohttp
 
 PROMPT = "Explain in plain words how a tide mill works, and why it can grind at a steady pace. Part {number}."
-START_SECONDS = 120.0
+IDS = (1000, 30000)
+"""Made-up prompts have token ids of this range, which most vocabularies have."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +45,8 @@ class Answer:
     last: float | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt's, as the server says."""
     error: str | None = None
 
     @property
@@ -58,16 +66,21 @@ class Load:
     requests: int
     concurrency: int
     max_tokens: int
+    prompt_tokens: int = 0
+    """Tokens of each prompt, made up; 0: chats with a question in words."""
+    shared_tokens: int = 0
+    """How many of these all prompts begin with."""
     api_key: str | None = None
     answers: list[Answer] = field(default_factory=list)
     seconds: float = 0.0
 
 
 async def ask(session: aiohttp.ClientSession, load: Load, number: int) -> Answer:
-    """Send one streamed chat request and watch its answer."""
+    """Send one streamed request and watch its answer."""
+    path, asked = question(load, number)
     body = {
+        **asked,
         "model": load.model,
-        "messages": [{"role": "user", "content": PROMPT.format(number=number)}],
         "max_tokens": load.max_tokens,
         "temperature": 0,
         "stream": True,
@@ -75,7 +88,7 @@ async def ask(session: aiohttp.ClientSession, load: Load, number: int) -> Answer
     }
     answer = Answer(began=time.perf_counter())
     try:
-        async with session.post(f"{load.url}/chat/completions", json=body) as response:
+        async with session.post(f"{load.url}/{path}", json=body) as response:
             if response.status != 200:
                 answer.error = f"{response.status}: {(await response.text())[:200]}"
                 return answer
@@ -86,17 +99,28 @@ async def ask(session: aiohttp.ClientSession, load: Load, number: int) -> Answer
     return answer
 
 
+def question(load: Load, number: int) -> tuple[str, dict[str, object]]:
+    """Route and prompt of one request. Prompts of made-up token ids have exactly the length asked for."""
+    if not load.prompt_tokens:
+        return "chat/completions", {"messages": [{"role": "user", "content": PROMPT.format(number=number)}]}
+    shared, own = random.Random("shared"), random.Random(number)
+    ids = [shared.randrange(*IDS) for _ in range(load.shared_tokens)]
+    ids += [own.randrange(*IDS) for _ in range(load.prompt_tokens - load.shared_tokens)]
+    return "completions", {"prompt": ids, "ignore_eos": True}
+
+
 def _read_event(line: bytes, answer: Answer) -> None:
     if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
         return
     event = json.loads(line[6:])
     if "error" in event:
         answer.error = event["error"]["message"]
-    if any(choice["delta"].get("content") for choice in event.get("choices", ())):
+    if any(choice.get("text") or choice.get("delta", {}).get("content") for choice in event.get("choices", ())):
         answer.last = time.perf_counter()
         answer.first = answer.first or answer.last
     if usage := event.get("usage"):
         answer.prompt_tokens, answer.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+        answer.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
 
 
 async def run(load: Load) -> None:
@@ -137,6 +161,8 @@ def report(load: Load) -> dict[str, object]:
         "seconds": round(load.seconds, 3),
         "output_tokens": output,
         "prompt_tokens": sum(answer.prompt_tokens for answer in good),
+        "cached_tokens": sum(answer.cached_tokens for answer in good),
+        "most_cached_tokens": max(0, len(good) - 1) * load.shared_tokens,
         "output_tokens_per_second": round(output / load.seconds, 2) if load.seconds else None,
         "ttft_ms": _spread(first),
         "itl_ms": _spread(gaps),
@@ -153,11 +179,12 @@ def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
 
 
 @contextmanager
-def default_server() -> Iterator[str]:
-    """A server with the default model on a free port; its base URL. The server ends with the block."""
+def default_server(options: str) -> Iterator[str]:
+    """A server with the default model and these options on a free port; its base URL. It ends with the block."""
     finder = Path(__file__).parent.parent / "scripts" / "default_model.py"
     model = subprocess.run([sys.executable, finder], check=True, capture_output=True, text=True).stdout.strip()
     command = [sys.executable, "-m", "tidemill.cli", "serve", model, "--port", "0", "--name", "default"]
+    command += shlex.split(options)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield _wait_for_address(process)
@@ -183,12 +210,18 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--prompt-tokens", type=int, default=0, help="prompts of so many made-up tokens; 0: in words")
+    parser.add_argument("--shared-tokens", type=int, default=0, help="how many of them all prompts begin with")
+    parser.add_argument("--serve-options", default="", help="options of the server that is started, as one text")
     options = vars(parser.parse_args())
+    serve_options = options.pop("serve_options")
+    if options["shared_tokens"] > options["prompt_tokens"]:
+        parser.error("--shared-tokens must be at most --prompt-tokens")
     if options["url"]:
         load = Load(**options)
         asyncio.run(run(load))
     else:
-        with default_server() as options["url"]:
+        with default_server(serve_options) as options["url"]:
             load = Load(**options)
             asyncio.run(run(load))
     for message in {answer.error for answer in load.answers if answer.error}:
