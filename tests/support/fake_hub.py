@@ -20,6 +20,9 @@ from typing import Any
 __all__ = ["FakeHub", "Repository", "fake_hub"]
 
 
+WEIGHTS = (".gguf", ".safetensors")
+
+
 @dataclass(slots=True, kw_only=True)
 class Repository:
     """Files by path. ``branches`` are further revisions; each has all files."""
@@ -60,12 +63,31 @@ class FakeHub:
     """Files are said to be so many bytes longer than they are."""
     status: int | None = None
     """Everything is answered with this."""
+    damage: str | None = None
+    """Files with this ending arrive with their last byte changed."""
+    damage_first_part: bool = False
+    """The download that ends early has its first byte changed."""
+    odd_ids: bool = False
+    """Ids of files are no hashes, as a mirror may have them."""
+    storage: str | None = None
+    """Another server that files with weights are read from, as from the hub's storage: its address."""
 
     def downloads(self) -> list[str]:
         """The files that were read, in order, ranges and all."""
         return [
             path.split("/resolve/")[1].split("/", 1)[1] for method, path, *_ in self.requests if _is_read(method, path)
         ]
+
+    def id_of(self, name: str, content: bytes) -> str:
+        """The id of a file: of weights the SHA-256, of others what git has."""
+        if self.odd_ids:
+            return f"made-{len(content)}"
+        return hashlib.sha256(content).hexdigest() if name.endswith(WEIGHTS) else git_id(content)
+
+
+def git_id(content: bytes) -> str:
+    """As ``git hash-object`` says."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def _is_read(method: str, path: str) -> bool:
@@ -151,35 +173,54 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _tree(self, _repository: Repository, files: Mapping[str, bytes]) -> None:
         entries = [
-            {"type": "file", "path": name, "size": self._size(content), "oid": hashlib.sha1(content).hexdigest()}
+            {
+                "type": "file",
+                "path": name,
+                "size": self._size(content),
+                "oid": git_id(content),
+                **self._stored(name, content),
+            }
             for name, content in files.items()
         ]
         self._json(entries)
+
+    def _stored(self, name: str, content: bytes) -> dict[str, Any]:
+        if not name.endswith(WEIGHTS):
+            return {}
+        return {"lfs": {"oid": self.hub.id_of(name, content), "size": self._size(content), "pointerSize": 130}}
 
     def _file(self, _repository: Repository, files: Mapping[str, bytes], name: str) -> None:
         if name not in files:
             self._fail(404, "EntryNotFound")
             return
         content = files[name]
+        linked = self.hub.storage is not None and name.endswith(WEIGHTS)
         begin = 0
         if match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or ""):
             begin = int(match[1])
-        self.send_response(206 if begin else 200)
-        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+        self.send_response(302 if linked else 206 if begin else 200)
+        self.send_header("ETag", f'"{self.hub.id_of(name, content)}"')
+        if linked:
+            self.send_header("Location", f"{self.hub.storage}{self.path}")
+            self.send_header("X-Linked-Etag", f'"{self.hub.id_of(name, content)}"')
         self.send_header("X-Repo-Commit", commit_of(files))
         self.send_header("X-Linked-Size", str(self._size(content)))
         self.send_header("Accept-Ranges", "bytes")
         if begin:
             self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - begin))
+        self.send_header("Content-Length", "0" if linked else str(len(content) - begin))
         self.end_headers()
-        if self.command == "GET":
+        if self.command == "GET" and not linked:
             self._body(name, content[begin:])
 
     def _body(self, name: str, content: bytes) -> None:
         after = self.hub.break_after
-        if after is not None and name.endswith((".gguf", ".safetensors")):
+        if self.hub.damage and name.endswith(self.hub.damage):
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        if after is not None and name.endswith(WEIGHTS):
             self.hub.break_after = None
+            if self.hub.damage_first_part:
+                content = bytes([content[0] ^ 1]) + content[1:]
             self.wfile.write(content[:after])
             self.wfile.flush()
             self.close_connection = True

@@ -11,9 +11,19 @@ from tests.support.fake_hub import FakeHub, Repository, fake_hub
 from tests.support.gguf_bytes import gguf_bytes, tiny_llama_metadata, tiny_llama_tensors
 from tests.support.model_folder import write_folder
 
-__all__ = ["CARD", "folder_files", "hub", "hub_cache", "split_files", "tiny_gguf"]
+__all__ = ["CARD", "close_session", "folder_files", "hub", "hub_cache", "split_files", "tiny_gguf"]
 
 CARD = b"---\nlicense: apache-2.0\n---\n# A model\n"
+
+
+def close_session() -> None:
+    """Make the client open a new connection, and read its environment again; before version 1 it had another name."""
+    import huggingface_hub
+
+    if hasattr(huggingface_hub, "close_session"):
+        huggingface_hub.close_session()
+    else:
+        huggingface_hub.utils.reset_sessions()
 
 
 def tiny_gguf(name: str = "tiny") -> bytes:

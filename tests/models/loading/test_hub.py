@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from huggingface_hub import close_session
 
-from tests.support.fake_hub import FakeHub, commit_of
-from tests.support.hub_fixtures import tiny_gguf
+from tests.support.fake_hub import FakeHub, Repository, commit_of, fake_hub
+from tests.support.hub_fixtures import close_session, tiny_gguf
 from tidemill.core.config import ModelConfig
 from tidemill.core.errors import ConfigError, ModelLoadError
 from tidemill.models.loading import load_model, located, resolve
@@ -150,8 +149,76 @@ def test_a_file_of_another_size_than_said_is_refused_and_not_kept(hub: FakeHub, 
     assert f"Consistency check failed: file should be of size {size + 7} but has size {size}" in message
     assert not list(hub_cache.rglob("*.gguf"))
     hub.wrong_size = 0
-    (hub_cache / "models--org--one" / "trees" / f"{commit(hub, 'org/one')}.json").unlink()
+    (hub_cache / "models--org--one" / "trees" / f"{commit(hub, 'org/one')}.json").unlink(
+        missing_ok=True  # the client's own, since version 2
+    )
     assert resolve("org/one").path.read_bytes() == tiny_gguf()
+
+
+@pytest.mark.parametrize("ending", [".gguf", "README.md"])
+def test_a_file_with_another_hash_than_said_is_removed(hub: FakeHub, hub_cache: Path, ending: str) -> None:
+    hub.damage = ending
+    message = refusal("org/many:Q4_K_S")
+    assert f"org/many:Q4_K_S: {'README.md' if ending == 'README.md' else 'Tiny-Q4_K_S.gguf'} arrived damaged" in message
+    assert not list(hub_cache.rglob(f"*{ending}"))
+    assert len(list((hub_cache / "models--org--many" / "blobs").iterdir())) == 1  # the file that was whole
+    hub.damage = None
+    hub.requests.clear()
+    assert resolve("org/many:Q4_K_S").path.read_bytes() == tiny_gguf("b")
+    assert len(hub.downloads()) == 1
+
+
+def test_a_part_that_changed_before_the_rest_came_is_found(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is taken up again where it ended is checked as a whole."""
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 256)
+    hub.break_after, hub.damage_first_part = 1000, True
+    assert "tiny.Q8_0.gguf arrived damaged and was removed" in refusal("org/one")
+    assert len([path for method, path, *_ in hub.requests if method == "GET" and path.endswith(".gguf")]) == 2
+    assert resolve("org/one").path.read_bytes() == tiny_gguf()
+
+
+def test_ids_that_are_no_hashes_say_nothing(hub: FakeHub) -> None:
+    hub.odd_ids = True
+    assert resolve("org/one").path.read_bytes() == tiny_gguf()
+
+
+def test_what_was_here_before_is_not_read_again(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    first = resolve("org/many:Q4_K_S")
+    monkeypatch.setattr("tidemill.models.loading.hub_hash._other_hash", lambda blob: checked.append(blob.name))
+    resolve("org/many:Q4_K_M")
+    assert first.path.resolve().name not in checked
+    assert len(checked) == len(hub.downloads()) - 2 == 1
+
+
+def test_a_plan_checks_its_config_too(hub: FakeHub, hub_cache: Path) -> None:
+    hub.damage = "config.json"
+    assert "org/folder: config.json arrived damaged" in refusal(
+        "org/folder", lambda name: read_shape(ModelConfig(path=name))
+    )
+    assert not list(hub_cache.rglob("config.json"))
+
+
+def test_the_token_stays_with_the_hub_where_files_are_stored_elsewhere(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_key")
+    open_to_all = {name: Repository(files=repo.files) for name, repo in hub.repositories.items()}
+    with fake_hub(open_to_all) as storage:
+        hub.storage = storage.url.replace("127.0.0.1", "localhost")
+        assert resolve("org/gated").path.read_bytes() == tiny_gguf()
+        assert storage.downloads() == ["t-F32.gguf"]
+        assert {authorization for *_, authorization in storage.requests} == {None}
+    assert {authorization for *_, authorization in hub.requests} == {"Bearer hf_key"}
+
+
+def test_a_mirror_alone_is_asked(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_hub(hub.repositories) as mirror:
+        monkeypatch.setenv("HF_ENDPOINT", f"{mirror.url}/")
+        assert resolve("org/folder").path.is_dir()
+        assert read_shape(ModelConfig(path="org/folder")).name == "org/folder"
+        assert mirror.downloads()
+    assert hub.requests == []
 
 
 def test_a_gated_repository_says_where_its_terms_are(hub: FakeHub) -> None:

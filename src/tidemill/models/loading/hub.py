@@ -22,6 +22,7 @@ from urllib.request import getproxies
 
 from tidemill.core.errors import ModelLoadError
 from tidemill.models.loading.hub_files import CARD, HubFiles, choose
+from tidemill.models.loading.hub_hash import check_new
 from tidemill.models.loading.hub_name import HubName
 from tidemill.models.loading.json_file import read_json
 from tidemill.models.loading.split_name import split_name
@@ -94,11 +95,17 @@ def fetch_config(name: HubName, *, advice: str) -> Path:
     from huggingface_hub import hf_hub_download  # slow to import, and only needed here
 
     online = _online()
+    known = _blobs(name)
     try:
-        place: str = hf_hub_download(
-            name.repo, "config.json", revision=name.revision, endpoint=_endpoint(), local_files_only=not online
+        place = Path(
+            hf_hub_download(
+                name.repo, "config.json", revision=name.revision, endpoint=_endpoint(), local_files_only=not online
+            )
         )
-        return Path(place)
+        check_new(place.parent, [place.name], known, where=str(name))
+        return place
+    except ModelLoadError:
+        raise
     except Exception as error:  # as in fetch
         problem = _reason(name, error) if online else f"{_OFFLINE}, and no earlier download is cached"
         raise ModelLoadError(
@@ -146,20 +153,43 @@ def licence_text(folder: Path) -> str | None:
 
 
 def _download(name: HubName, note: Callable[[str], None]) -> CachedModel:
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi
 
-    endpoint = _endpoint()
-    info = HfApi(endpoint=endpoint).model_info(name.repo, revision=name.revision)
+    info = HfApi(endpoint=_endpoint()).model_info(name.repo, revision=name.revision)
     files = choose(name, [sibling.rfilename for sibling in info.siblings or ()])
     here = cached(name)
     if here is not None and here.revision == info.sha and all((here.snapshot / file).is_file() for file in files.names):
         return here
     licence = licence_of(info.card_data or {})
     note(f"fetching {name}; its licence: {licence}; its page: {_page(name)}")
-    patterns = [glob.escape(file) for file in files.names]
+    known = _blobs(name)
     with _bars_on_terminals_only():
-        place = snapshot_download(name.repo, revision=name.revision, endpoint=endpoint, allow_patterns=patterns)
-    return CachedModel(snapshot=Path(place), files=files)
+        snapshot = _transfer(name, files)
+    check_new(snapshot, files.names, known, where=str(name))
+    return CachedModel(snapshot=snapshot, files=files)
+
+
+def _transfer(name: HubName, files: HubFiles) -> Path:
+    """The snapshot with all files. Clients before version 1 give up when a connection breaks, and go on if asked again:
+    they are, as long as that brings more."""
+    from huggingface_hub import snapshot_download
+
+    patterns = [glob.escape(file) for file in files.names]
+    arrived = -1
+    while True:
+        try:
+            return Path(
+                snapshot_download(name.repo, revision=name.revision, endpoint=_endpoint(), allow_patterns=patterns)
+            )
+        except OSError as error:  # what the client's requests library raises, or the disk, which has a number
+            before, arrived = arrived, _arrived(name)
+            if error.errno is not None or getattr(error, "response", None) is not None or arrived <= max(before, 0):
+                raise
+
+
+def _arrived(name: HubName) -> int:
+    """Bytes of a repository in the cache, those of unfinished files too."""
+    return sum(blob.stat().st_size for blob in (_folder(name) / "blobs").glob("*"))
 
 
 @contextmanager
@@ -178,11 +208,21 @@ def _bars_on_terminals_only() -> Iterator[None]:
         enable_progress_bars()
 
 
-def _snapshot(name: HubName) -> Path | None:
-    """The cache's folder of a revision: models--org--name/snapshots/<commit>, the commit from refs/<branch or tag>."""
+def _folder(name: HubName) -> Path:
+    """The cache's folder of a repository."""
     from huggingface_hub import constants
 
-    folder = Path(constants.HF_HUB_CACHE).expanduser() / f"models--{name.repo.replace('/', '--')}"
+    return Path(constants.HF_HUB_CACHE).expanduser() / f"models--{name.repo.replace('/', '--')}"
+
+
+def _blobs(name: HubName) -> list[Path]:
+    """What is cached of a repository, whole files alone."""
+    return [blob.resolve() for blob in (_folder(name) / "blobs").glob("*") if blob.suffix != ".incomplete"]
+
+
+def _snapshot(name: HubName) -> Path | None:
+    """The cache's folder of a revision: models--org--name/snapshots/<commit>, the commit from refs/<branch or tag>."""
+    folder = _folder(name)
     commit = name.revision
     if not name.is_commit:
         try:
