@@ -137,7 +137,6 @@ def measure_model(
     try:
         roofs = rig.roofs(1.5)
         for row in rows:
-            print(f"measuring {row.name}", file=sys.stderr)
             yield measure_row(row, rig, path, candidates, rounds=rounds, roof=roofs[-1])
         if name in {"smollm2-q4_0", "default"}:
             yield from _machine_rows(path, roofs)
@@ -235,14 +234,16 @@ def main() -> int:
     missing = sorted({row.model for row in chosen} - models.keys())
     if len(missing) == len({row.model for row in chosen}):
         parser.error(f"no row to measure: --rows {args.rows}, models {', '.join(models) or 'none'}")
-    if args.models is not None and missing != ["default"]:
-        print(f"left out, no file: {', '.join(name for name in missing if name != 'default')}", file=sys.stderr)
+    if args.models is not None and (absent := [name for name in missing if name != "default"]):
+        print(f"left out, no file: {', '.join(absent)}", file=sys.stderr)
     candidates = [] if args.quick else find_candidates(usable_cpus())
     rows = []
     for name, path in models.items():
         own = [row for row in chosen if row.model == name]
         if own:
-            rows += measure_model(name, path, own, candidates, 1 if args.quick else args.rounds)
+            for row in measure_model(name, path, own, candidates, 1 if args.quick else args.rounds):
+                rows.append(row)
+                print(json.dumps(row), file=sys.stderr)  # what is measured is not lost with what comes after
     print(text(rows))
     print(json.dumps({"rows": rows}))
     return 0
