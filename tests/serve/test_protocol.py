@@ -105,6 +105,47 @@ async def test_what_is_no_http_gets_an_error_body(serve):
     assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+
+
+async def _said(port: int, *pieces: bytes) -> bytes:
+    """Everything that the server says until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await asyncio.sleep(0.02)
+    async with asyncio.timeout(5):
+        said = await reader.read()
+    writer.close()
+    return said
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (CHUNKED + b"zz\r\n",),
+        (CHUNKED, b"zz\r\n"),
+        (CHUNKED + b"1\r\n{", b"garbage"),
+        (CHUNKED + b"1\r\n{\r\n", b"-1\r\n"),
+    ],
+)
+async def test_garbage_in_a_chunked_body_gets_one_error_body(serve, pieces):
+    async with serve([]) as served:
+        said = await _said(served.port, *pieces)
+        head, _, body = said.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400")
+        assert said.count(b"HTTP/1.1") == 1
+        assert json.loads(body)["error"]["type"] == "invalid_request_error"
+        assert (await served.client.get("/health")).status_code == 200
+
+
+async def test_garbage_behind_a_request_is_no_answer_to_it(serve):
+    """The first request's answer is not begun, and the second one's body is no chunk: a 400 would be taken for its."""
+    async with serve(list(b"abc"), step_delay=0.1) as served:
+        whole = HEAD + f"content-length: {len(BODY)}\r\n\r\n".encode() + BODY
+        assert b"HTTP/1.1 400" not in await _said(served.port, whole + CHUNKED + b"zz\r\n")
+
+
 @pytest.mark.parametrize("start", [b"", b"GET / HTTP/1.1\r\nhost: loc"])
 async def test_slow_headers_are_given_up_and_slow_answers_are_not(serve, monkeypatch, start):
     monkeypatch.setattr(BoundedHttp, "head_seconds", 0.2)

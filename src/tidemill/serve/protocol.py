@@ -84,8 +84,16 @@ class BoundedHttp(HttpToolsProtocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    def _reading(self) -> bool:
+        """Whether the request whose body is being read is the only one, and nothing has been answered to it."""
+        cycle = self.cycle
+        return cycle is not None and cycle.more_body and not cycle.response_started and not self.pipeline
+
     def _refuse(self, error: TidemillError) -> None:
-        if not self._answering():
+        reading = self._reading()
+        if reading:
+            self._leave_out()
+        if reading or not self._answering():
             body = Event(payload=error.body()).raw
             head = (
                 f"HTTP/1.1 {error.status} Bad Request\r\ncontent-type: application/json\r\n"
@@ -93,3 +101,8 @@ class BoundedHttp(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + body)
         self.transport.close()
+
+    def _leave_out(self) -> None:
+        """The application learns that its caller is gone; what it says from now on is not sent."""
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
