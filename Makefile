@@ -8,6 +8,7 @@ VENV ?= .venv
 PORT ?= 8000
 MODEL ?=
 FUZZ_FACTOR ?= 100
+FUZZ_SECONDS ?= 180
 SOAK_SECONDS ?= 120
 BENCH_ARGS ?=
 BIN := $(VENV)/bin
@@ -67,6 +68,10 @@ test-fast: setup ## Run the tests that take less than ten seconds each
 fuzz: setup ## Hours of damaged and hostile model files (FUZZ_FACTOR= times as many as the tests try)
 	TIDEMILL_FUZZ_FACTOR=$(FUZZ_FACTOR) $(BIN)/python -m pytest --timeout=0 tests/models/loading/test_hostile_folder.py \
 		tests/models/loading/test_hostile_metadata.py $(ARGS)
+
+fuzz-headers: setup ## Coverage-guided damage to headers of model files (FUZZ_SECONDS= each; needs `pip install atheris`)
+	$(BIN)/python -m tests.fuzz.headers gguf --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m tests.fuzz.headers safetensors --seconds $(FUZZ_SECONDS)
 
 check: check-python check-native ## Lint, types, import directions, native tests under sanitizers
 
