@@ -55,6 +55,7 @@ class HashExecutor:
         self.hook = hook or (lambda _: None)
         self.plans: list[StepPlan] = []
         self.closed = False
+        self.copied = 0
         self._kv: list[dict[int, list[bytes]]] = []
         self._sizes: list[int] = []
         self._plan: StepPlan | None = None
@@ -86,7 +87,11 @@ class HashExecutor:
         return Roof(threads=threads or 1, read=1e9, floats=1e9, integers=1e9)
 
     def copy_blocks(self, group: str, pairs: Sequence[tuple[int, int]]) -> None:
-        raise NotImplementedError
+        assert self._plan is None, "no plan in flight"
+        kv = self._kv[int(group.removeprefix("g"))]
+        for source, target in pairs:
+            kv[target] = list(kv[source])
+            self.copied += 1
 
     def read_blocks(self, group: str, blocks: Sequence[int]) -> bytes:
         raise NotImplementedError
@@ -143,6 +148,7 @@ def make_loop(
     end_token_ids: tuple[int, ...] = (END,),
     seeds: Callable[[], int] = lambda: 4711,
     profiler: StepProfiler | None = None,
+    copies: bool = True,
     **scheduler: object,
 ) -> EngineLoop:
     """A strict loop over a HashExecutor; further names are settings of SchedulerConfig."""
@@ -153,7 +159,7 @@ def make_loop(
     space = KvSpace([KvGroupSpace(num_blocks=num_blocks, block_size=block_size)] * groups)
     return EngineLoop(
         executor=executor,
-        scheduler=Scheduler(SchedulerConfig(**scheduler), space),  # type: ignore[arg-type]
+        scheduler=Scheduler(SchedulerConfig(**scheduler), space, copies=copies),  # type: ignore[arg-type]
         info=EngineInfo(
             model="hash",
             vocab_size=VOCAB,
@@ -168,6 +174,7 @@ def make_loop(
         seeds=seeds,
         profiler=profiler,
         strict=True,
+        kv_groups=[f"g{group}" for group in range(groups)],
     )
 
 

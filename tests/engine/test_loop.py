@@ -376,7 +376,7 @@ def test_stats_of_a_short_story() -> None:
     run(loop)
     stats = loop.stats()
     assert (stats.steps, stats.prompt_tokens_total, stats.generation_tokens_total) == (4, 48, 4)
-    assert (stats.kv_blocks_free, stats.kv_blocks_cached) == (8, 2)
+    assert (stats.kv_blocks_free, stats.kv_blocks_cached) == (6, 4)
     assert stats.requests_finished == {"length": 2}
 
 

@@ -65,7 +65,7 @@ class WindowKv(HashExecutor):
         return last
 
 
-def windowed(full: int, window_blocks: int, *, window: int = 8, **scheduler: object) -> EngineLoop:
+def windowed(full: int, window_blocks: int, *, window: int = 8, copies: bool = True, **scheduler: object) -> EngineLoop:
     executor = WindowKv(window)
     groups = [
         KvGroupSpace(num_blocks=full, block_size=4),
@@ -78,11 +78,12 @@ def windowed(full: int, window_blocks: int, *, window: int = 8, **scheduler: obj
     )
     return EngineLoop(
         executor=executor,
-        scheduler=Scheduler(SchedulerConfig(**scheduler), space),  # type: ignore[arg-type]
+        scheduler=Scheduler(SchedulerConfig(**scheduler), space, copies=copies),  # type: ignore[arg-type]
         info=info,
         clock=ManualClock(),
         seeds=lambda: 1,
         strict=True,
+        kv_groups=["g0", "g1"],
     )
 
 
@@ -148,12 +149,52 @@ def test_the_next_turn_computes_what_is_new() -> None:
     assert loop.stats().prompt_tokens_total == 50 + 4
 
 
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_block_that_is_the_same_for_some_tokens_is_copied(copies: bool) -> None:
+    executor = HashExecutor()
+    loop = make_loop(executor=executor, copies=copies)
+    plain = make_loop(prefix_cache="off")
+    first = run(loop, request("one", SYSTEM[:50], max_tokens=21, ignore_eos=True))
+    said = tokens(first["one", 0])  # 70 tokens are in the KV: four full blocks, and 6 tokens of the fifth
+    hits = {}
+    for name, prompt in {
+        "turn": [*SYSTEM[:50], *said, 1, 2],
+        "within": [*SYSTEM[:50], *said[:17], 1, 2],
+        "early": [*SYSTEM[:37], SYSTEM[37] ^ 256, 2],  # its first byte is the same
+        "whole": SYSTEM[:48],
+        "first": [SYSTEM[0], 1, 2],
+    }.items():
+        asked = request(name, prompt, max_tokens=30, ignore_eos=True)
+        answer = run(loop, asked)
+        assert tokens(answer[name, 0]) == tokens(run(plain, asked)[name, 0])
+        hits[name] = answer[name, 0][-1].num_cached_tokens
+    if copies:
+        assert hits == {"turn": 70, "within": 67, "early": 37, "whole": 47, "first": 1}
+        assert executor.copied == 5
+    else:
+        assert hits == {"turn": 64, "within": 64, "early": 32, "whole": 32, "first": 0}
+        assert executor.copied == 0
+
+
+def test_a_prompt_shorter_than_a_block_leaves_what_grew_from_it() -> None:
+    loop = make_loop()
+    said = tokens(run(loop, request("one", [1, 2, 3], max_tokens=40, ignore_eos=True))["one", 0])
+    assert cached(run(loop, request("two", [1, 2, 3, *said, 4], max_tokens=1))) == {("two", 0): 42}
+
+
+def test_a_sequence_that_outgrew_the_pool_leaves_nothing_to_copy() -> None:
+    loop = make_loop(num_blocks=3, kv_capacity_tokens=200)
+    answer = run(loop, request("r", 30, max_tokens=100, ignore_eos=True))
+    assert answer["r", 0][-1].finish_reason == "length"
+    assert loop.stats().kv_blocks_free == 0
+
+
 def test_the_choices_of_a_request_share_their_prompt() -> None:
     executor = HashExecutor()
     loop = make_loop(executor=executor)
     answer = run(loop, request("r", SYSTEM, n=4, max_tokens=1))
-    assert cached(answer) == {("r", 0): 0, ("r", 1): 96, ("r", 2): 96, ("r", 3): 96}
-    assert computed(executor) == 100 + 3 * 4
+    assert cached(answer) == {("r", 0): 0, ("r", 1): 99, ("r", 2): 99, ("r", 3): 99}
+    assert (computed(executor), executor.copied) == (100 + 3, 3)  # the first has ended, and its last block is copied
 
 
 @pytest.mark.parametrize(
@@ -164,14 +205,14 @@ def test_tenants_and_salts_share_nothing(other: dict[str, str]) -> None:
     mine = replace(request("r", SYSTEM, max_tokens=1), tenant="a")
     run(loop, mine)
     assert cached(run(loop, replace(mine, **other))) == {("r", 0): 0}  # type: ignore[arg-type]
-    assert cached(run(loop, mine)) == {("r", 0): 96}
+    assert cached(run(loop, mine)) == {("r", 0): 99}
 
 
 def test_a_reset_forgets_everything() -> None:
     loop = make_loop()
     run(loop, request("r", SYSTEM, max_tokens=1))
-    assert loop.stats().kv_blocks_cached == 6
-    assert loop.reset_cache() == 6
+    assert loop.stats().kv_blocks_cached == 7
+    assert loop.reset_cache() == 7
     assert (loop.stats().kv_blocks_cached, loop.stats().kv_blocks_free) == (0, 64)
     assert cached(run(loop, request("r", SYSTEM, max_tokens=1))) == {("r", 0): 0}
 
@@ -181,13 +222,13 @@ def test_the_counters_say_what_was_asked_hit_and_missed_again() -> None:
     run(loop, request("a", SYSTEM, max_tokens=1))
     run(loop, request("a", SYSTEM, max_tokens=1))
     stats = loop.stats()
-    assert (stats.prefix_asked_tokens_total, stats.prefix_hit_tokens_total) == (200, 96)
+    assert (stats.prefix_asked_tokens_total, stats.prefix_hit_tokens_total) == (200, 99)
     assert (stats.prefix_evicted_blocks_total, stats.prefix_missed_again_tokens_total) == (0, 0)
     run(loop, request("b", 100, max_tokens=1))
     run(loop, request("a", SYSTEM, max_tokens=1))
     stats = loop.stats()
-    assert (stats.prefix_asked_tokens_total, stats.prefix_hit_tokens_total) == (400, 112)
-    assert (stats.prefix_evicted_blocks_total, stats.prefix_missed_again_tokens_total) == (5 + 5, 80)
+    assert (stats.prefix_asked_tokens_total, stats.prefix_hit_tokens_total) == (400, 99 + 16)
+    assert (stats.prefix_evicted_blocks_total, stats.prefix_missed_again_tokens_total) == (6 + 6, 80)
 
 
 def test_penalties_count_a_prompt_that_came_from_the_cache() -> None:
@@ -226,6 +267,13 @@ def test_the_tokens_of_a_block_and_all_before_them_make_its_key() -> None:
     keys.extend(whole, root, list(range(12)))  # type: ignore[arg-type]
     assert whole == chain
     for position in range(12):
+        assert (
+            keys.tail(chain[: position // 4], root, list(range(position)))
+            in (  # type: ignore[arg-type]
+                None,
+                chain[position // 4][: 16 + 4 * (position % 4)],
+            )
+        )
         changed = list(range(12))
         changed[position] += 2**16
         other: list[bytes] = []

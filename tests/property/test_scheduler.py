@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from hashlib import blake2b
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -52,13 +53,14 @@ class Driver:
     def __init__(self, config: SchedulerConfig, groups: list[KvGroupSpace]) -> None:
         self.config = config
         self.groups = groups
-        self.scheduler = Scheduler(config, KvSpace(groups))
+        self.scheduler = Scheduler(config, KvSpace(groups), copies=True)
         self.alive: dict[SequenceId, SequenceCounters] = {}
         self.tokens: dict[SequenceId, bytes] = {}
         self.kv: list[dict[tuple[int, int], bytes]] = [{} for _ in groups]
         self.added = 0
         self.admitted: list[int] = []
         self.exhausted = 0
+        self.copied = 0
 
     def add(self, prompt: int, max_tokens: int, zeros: int = 0) -> None:
         """A prompt of so many zeros, and ones from there on; what is generated is ones as well."""
@@ -71,11 +73,13 @@ class Driver:
         self.added += 1
         self.tokens[one.id] = (bytes(zeros) + b"\1" * prompt)[: one.num_prompt]
         self._extend_keys(one)
+        one.tail = self._tail(one, one.num_prompt)
         self.scheduler.add(one)
         self.alive[one.id] = one
 
     def schedule(self) -> Schedule:
         schedule = self.scheduler.schedule()
+        self._copy(schedule)
         self._check(schedule)
         for one in schedule.exhausted:
             assert one.num_tokens > self.scheduler.space.capacity_tokens
@@ -89,7 +93,7 @@ class Driver:
             self._commit(share, accept)
 
     def remove(self, one: SequenceCounters) -> None:
-        self.scheduler.remove(one)
+        self.scheduler.remove(one, self._tail(one, one.num_computed))
         self.alive.pop(one.id, None)
 
     def drain(self) -> None:
@@ -118,11 +122,25 @@ class Driver:
             self.remove(one)
 
     def _extend_keys(self, one: SequenceCounters) -> None:
-        """A key is all tokens up to the end of its block."""
         size, tokens = self.groups[0].block_size, self.tokens[one.id]
-        one.keys += [
-            BlockKey(tokens[: end + size]) for end in range(len(one.keys) * size, len(tokens) - size + 1, size)
-        ]
+        ends = range((len(one.keys) + 1) * size, len(tokens) + 1, size)
+        one.keys += [self._key(tokens[:end], end - size) for end in ends]
+
+    def _key(self, tokens: bytes, begin: int) -> BlockKey:
+        """The tokens before a block, cut to 16 bytes by a hash, and 4 bytes for each token of the block."""
+        before = blake2b(tokens[:begin], digest_size=16).digest()
+        return BlockKey(before + b"".join(bytes([token]) * 4 for token in tokens[begin:]))
+
+    def _tail(self, one: SequenceCounters, end: int) -> BlockKey | None:
+        begin = end - end % self.groups[0].block_size
+        return self._key(self.tokens[one.id][:end], begin) if begin < end else None
+
+    def _copy(self, schedule: Schedule) -> None:
+        for copy in schedule.copies:
+            kv = self.kv[copy.group]
+            for slot in range(self.groups[copy.group].block_size):
+                kv[copy.target, slot] = kv.get((copy.source, slot), b"nothing")
+            self.copied += 1
 
     def _compute(self, share: Share, accepted: int) -> None:
         """Write what the share computes, and append a token for each that is accepted; proposals beyond them were
@@ -265,4 +283,6 @@ def test_5000_steps_of_random_traffic_end_with_every_block_free(seed: int, group
     assert driver.added > 300
     assert driver.scheduler.num_preemptions > 50
     assert driver.exhausted > 0
+    assert driver.copied > 20
+    assert driver.scheduler.cache_counts.hit > 2000
     assert time.monotonic() - begin < 60

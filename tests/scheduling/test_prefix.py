@@ -322,3 +322,85 @@ def test_a_pool_counts_what_is_cached_and_finds_what_is_off() -> None:
     pool.cache._idle[one] = 0.0
     with pytest.raises(AssertionError, match="do not add up"):
         pool.verify()
+
+
+def _place(text: str, begin: int) -> BlockKey:
+    """A key as those who have blocks copied need it: 16 bytes for what is before, 4 for each token."""
+    return BlockKey(text[:begin].ljust(16).encode() + "".join(letter * 4 for letter in text[begin:]).encode())
+
+
+def _copying(number: int, text: str, max_tokens: int = 1) -> SequenceCounters:
+    one = SequenceCounters(id=SequenceId(number), num_prompt=len(text), max_tokens=max_tokens)
+    ends = range(4, len(text) + 1, 4)
+    one.keys = [_place(text[:end], end - 4) for end in ends]
+    one.tail = _place(text, len(ends) * 4) if len(text) % 4 else None
+    return one
+
+
+def test_a_prompt_that_parts_within_a_block_begins_with_a_copy() -> None:
+    one = Scheduler(SchedulerConfig(), KvSpace([KvGroupSpace(num_blocks=20, block_size=4)]), copies=True)
+    first, second, third = _copying(0, "aaaabbbb"), _copying(1, "aaaabbxx"), _copying(2, "aaaabbxxy")
+    one.add(first)
+    assert step(one) == [(0, 0, 8)]
+    one.add(second)
+    schedule = one.schedule()
+    assert shares(schedule) == [(1, 6, 2)]
+    (copy,) = schedule.copies
+    assert (copy.group, copy.source) == (0, one.space.pools[0].cache.find(first.keys[1]))
+    assert copy.target == second.tables[0][1]
+    commit(one, schedule)
+    one.add(third)
+    assert step(one) == [(2, 8, 1)]
+    assert one.cache_counts.hit == 6 + 8
+
+
+def test_a_block_that_is_not_full_is_left_for_others_once() -> None:
+    one = Scheduler(SchedulerConfig(), KvSpace([KvGroupSpace(num_blocks=20, block_size=4)]), copies=True)
+    it = _copying(0, "aaaabb", max_tokens=9)
+    one.add(it)
+    commit(one, one.schedule())
+    one.remove(it, it.tail)
+    one.remove(it, it.tail)
+    assert balance(one) == (18, 2, 0)
+    one.add(_copying(1, "aaaabbb"))
+    assert step(one) == [(1, 6, 1)]
+
+
+def test_after_a_clear_running_sequences_leave_no_last_block_either() -> None:
+    one = Scheduler(SchedulerConfig(), KvSpace([KvGroupSpace(num_blocks=20, block_size=4)]), copies=True)
+    it = _copying(0, "aaaabb", max_tokens=9)
+    one.add(it)
+    commit(one, one.schedule())
+    one.clear_cache()
+    one.remove(it, it.tail)
+    assert balance(one) == (20, 0, 0)
+
+
+def test_a_copied_block_lets_the_window_go_on() -> None:
+    groups = [KvGroupSpace(num_blocks=20, block_size=4, window=window) for window in (None, 8)]
+    space = KvSpace(groups)
+    text = "abcdefghijklmnopqrst"
+    keys = [_place(text[:end], end - 4) for end in range(4, 21, 4)]
+    tables = space.empty_tables()
+    space.grow(tables, 20)
+    space.publish(tables, 0, 20, keys)
+    space.shrink(tables, 0)
+    other = space.empty_tables()
+    assert space.match(0, keys, 16) == 16
+    space.adopt(other, 0, keys, 16)
+    count, copies = space.copy_tail(other, 16, _place(text[:19] + "x", 16), 3)
+    assert (count, len(copies)) == (3, 2)
+    space.verify_tables(other, 19)
+    assert other[1][:3] == [NO_BLOCK] * 3
+    assert space.copy_tail(other, 16, _place(text[:16] + "x", 16), 3) == (0, [])
+
+
+def test_where_there_is_no_room_for_a_copy_there_is_none() -> None:
+    space = KvSpace([KvGroupSpace(num_blocks=1, block_size=4)])
+    tables = space.empty_tables()
+    space.grow(tables, 4)
+    space.publish(tables, 0, 4, [_place("abcd", 0)])
+    space.shrink(tables, 0)
+    other = space.empty_tables()
+    assert space.copy_tail(other, 0, _place("abx", 0), 3) == (0, [])
+    assert space.balances()[0] == PoolBalance(free=0, cached=1, held=0, total=1)

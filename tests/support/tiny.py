@@ -241,7 +241,12 @@ class Rig:
             embedding=self.embedding,
         )
         return EngineLoop(
-            executor=self.make_executor(), scheduler=Scheduler(config, space), info=info, seeds=lambda: 1, strict=True
+            executor=self.make_executor(),
+            scheduler=Scheduler(config, space, copies=True),
+            info=info,
+            seeds=lambda: 1,
+            strict=True,
+            kv_groups=[group.name for group in self.model.graph.kv_groups],
         )
 
 

@@ -44,7 +44,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     space = kv_space(pools, model.graph.kv_groups)
     # A vector that needs all tokens of a text at once: its sequence is never cut.
     whole = replace(config.scheduler, chunked_prefill=False) if model.graph.whole else config.scheduler
-    scheduler = Scheduler(whole, space)
+    scheduler = Scheduler(whole, space, copies=True)
     executor = make_executor(fuse(model.graph), model.weights, config.executor)
     executor.allocate_kv(pools)
     if check is not None:
@@ -65,6 +65,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         load_seconds=time.monotonic() - begin,
         keep_speed=None if config.executor.packed_cache == "off" else _keeper(config, executor.description),
         profiler=_profiler(config, executor),
+        kv_groups=[group.name for group in model.graph.kv_groups],
     )
 
 

@@ -73,7 +73,11 @@ class EngineLoop:
         load_seconds: float = 0.0,
         keep_speed: Callable[[EngineStats, Speed], None] | None = None,
         profiler: StepProfiler | None = None,
+        kv_groups: Sequence[str] = (),
     ) -> None:
+        """``kv_groups``: the executor's names of the KV groups, in the graph's order; needed by a scheduler that has
+        blocks copied."""
+        self._kv_groups = tuple(kv_groups)
         self._executor = executor
         self._keys = BlockKeys(scheduler.space.block_size) if scheduler.shares_blocks else None
         self._scheduler = scheduler
@@ -235,17 +239,27 @@ class EngineLoop:
         root = self._keys.root(request.tenant, request.cache_salt)
         keys: list[BlockKey] = []
         self._keys.extend(keys, root, request.prompt)
+        tail = self._keys.tail(keys, root, request.prompt)
         for sequence in sequences:
             sequence.root = root
+            sequence.counters.tail = tail
             sequence.counters.keys = list(keys)
 
     def _new_id(self) -> SequenceId:
         self._next_id += 1
         return SequenceId(self._next_id - 1)
 
+    def _tail(self, sequence: EngineSequence) -> BlockKey | None:
+        """The key of the last block of what is computed of a sequence, if that is not full."""
+        counters = sequence.counters
+        if self._keys is None or sequence.root is None:
+            return None
+        full = counters.num_computed // self._scheduler.space.block_size
+        return self._keys.tail(counters.keys[:full], sequence.root, sequence.tokens[: counters.num_computed])
+
     def _leave(self, sequence: EngineSequence, reason: FinishReason) -> None:
         """Take a sequence out of everything."""
-        self._scheduler.remove(sequence.counters)
+        self._scheduler.remove(sequence.counters, self._tail(sequence))
         del self._sequences[sequence.counters.id]
         siblings = self._requests[sequence.request_id]
         siblings.remove(sequence)
@@ -270,7 +284,12 @@ class EngineLoop:
                 sequence.proposed = tuple(self._proposer.propose(sequence.tokens, limit))[:limit]
                 self._scheduler.propose(counters, len(sequence.proposed))
 
+    def _copy(self, schedule: Schedule) -> None:
+        for copy in schedule.copies:
+            self._executor.copy_blocks(self._kv_groups[copy.group], [(copy.source, copy.target)])
+
     def _run(self, schedule: Schedule) -> list[TokenDelta]:
+        self._copy(schedule)
         if not schedule.shares:
             assert schedule.exhausted, "there is work, and no sequence can go on"
             return []

@@ -1,12 +1,13 @@
 """The keys that KV blocks are found by: a chain of hashes over the tokens of a sequence.
 
     root   = H(what the KV depends on besides tokens, and who may share it)
-    key[0] = H(root   + tokens 0 .. 15)
-    key[1] = H(key[0] + tokens 16 .. 31)                 block_size 16
+    key[0] = H(root)   + tokens 0 .. 15
+    key[1] = H(key[0]) + tokens 16 .. 31                 block_size 16, 4 bytes a token
+    tail   = H(key[1]) + tokens 32 .. 36
 
-A key stands for its block's tokens and for all before them. H is BLAKE2b with 16 bytes (RFC 7693), keyed with a secret
-of the process: nobody outside can look for two texts with one key. Every part has a fixed width or its length before
-it, so no two different inputs are the same bytes.
+A key stands for its block's tokens and for all before them, and shows which keys are of blocks in the same place. H is
+BLAKE2b with 16 bytes (RFC 7693), keyed with a secret of the process: nobody outside can look for two texts with one
+key. Every part has a fixed width or its length before it, so no two different inputs are the same bytes.
 """
 
 from __future__ import annotations
@@ -43,8 +44,15 @@ class BlockKeys:
         size = self._block_size
         for index in range(len(keys), len(tokens) // size):
             parent = keys[-1] if keys else root
-            block = array(_TOKEN, tokens[index * size : (index + 1) * size])
-            keys.append(self._hash(parent + block.tobytes()))
+            keys.append(self._key(parent, tokens[index * size : (index + 1) * size]))
+
+    def tail(self, keys: Sequence[BlockKey], root: BlockKey, tokens: Sequence[int]) -> BlockKey | None:
+        """The key of the tokens behind those of the keys, which do not fill a block; None if there are none."""
+        rest = tokens[len(keys) * self._block_size :]
+        return self._key(keys[-1] if keys else root, rest) if rest else None
+
+    def _key(self, parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
+        return BlockKey(self._hash(parent) + array(_TOKEN, tokens).tobytes())
 
     def _hash(self, data: bytes) -> BlockKey:
         return BlockKey(blake2b(data, digest_size=_BYTES, key=self._secret).digest())

@@ -24,7 +24,8 @@ published when it is committed, and at each border of a block a prompt takes fro
 a running sequence that came earlier is about to compute the next block of a prompt, the prompt waits for that block
 with nothing in the step; if the other one leaves or is preempted, it computes the block itself. It waits for older
 ones only, and the oldest waits for nobody: there is no circle. What it took is its own until it lets go, so the blocks
-that a newcomer needs besides are counted after that. A preempted sequence takes up again what is still there.
+that a newcomer needs besides are counted after that. A preempted sequence takes up again what is still there. Where
+blocks can be copied between steps, a prompt that parts from others within a block begins with a copy of theirs.
 
 In a KV group with a window (see ``kv.layout``) a sequence holds the blocks of its window between steps, and during a
 step those of its share as well; they come back when it has been committed, so only the window counts for admission.
@@ -52,7 +53,7 @@ from tidemill.core.config import SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.step import NO_BLOCK, SequenceId
 from tidemill.scheduling.kv.cache import BlockKey
-from tidemill.scheduling.kv.space import KvSpace
+from tidemill.scheduling.kv.space import BlockCopy, KvSpace
 from tidemill.scheduling.sequence import SequenceCounters, SequenceState
 
 __all__ = ["CacheCounts", "Schedule", "Scheduler", "Share", "check_settings"]
@@ -80,6 +81,8 @@ class Schedule:
 
     shares: tuple[Share, ...] = ()
     preempted: tuple[SequenceCounters, ...] = ()
+    copies: tuple[BlockCopy, ...] = ()
+    """What to copy before the step is computed, in this order, whether or not the step has shares."""
     exhausted: tuple[SequenceCounters, ...] = ()
     """Sequences that outgrew the whole KV space: they have left, their blocks are free."""
 
@@ -115,7 +118,11 @@ def check_settings(config: SchedulerConfig) -> None:
 class Scheduler:
     """Queue, running set and KV space. One step at a time: ``schedule``, then ``commit`` of each share."""
 
-    def __init__(self, config: SchedulerConfig, space: KvSpace, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, space: KvSpace, *, clock: Clock | None = None, copies: bool = False
+    ) -> None:
+        """``copies``: whoever runs the steps can copy blocks between them, so that prompts which part within a block
+        share what is before that."""
         check_settings(config)
         self._config = config
         self._space = space
@@ -131,6 +138,7 @@ class Scheduler:
             raise ConfigError(
                 "prefix_cache needs blocks of one size in all KV groups: set it to off", param="prefix_cache"
             )
+        self._copies = copies and self._shares_blocks
         self._cache_counts = CacheCounts()
         self._cache_age = 0
 
@@ -220,6 +228,7 @@ class Scheduler:
         return Schedule(
             shares=tuple(planner.shares.values()),
             preempted=tuple(planner.preempted),
+            copies=tuple(planner.copies),
             exhausted=tuple(planner.exhausted),
         )
 
@@ -252,8 +261,11 @@ class Scheduler:
                 self._let_go(share.sequence)
         self._in_flight.clear()
 
-    def remove(self, sequence: SequenceCounters) -> None:
-        """End a sequence, wherever it is. Its blocks come back at once, or when its step in flight ends."""
+    def remove(self, sequence: SequenceCounters, tail: BlockKey | None = None) -> None:
+        """End a sequence, wherever it is. Its blocks come back at once, or when its step in flight ends. ``tail``: the
+        key of the last, partial block of its computed tokens, for others to copy from."""
+        if tail is not None and self._has_tail(sequence):
+            self._space.publish_tail(sequence.tables, sequence.num_computed, tail)
         self._waiting.pop(sequence.id, None)
         self._running.pop(sequence.id, None)
         if sequence.id in self._in_flight:
@@ -336,7 +348,27 @@ class Scheduler:
             if key in planner.computing:
                 return
             planner.computing.add(key)
+        self._copy_tail(planner, sequence)
         self._plan_share(planner, sequence, self._chunk(planner, sequence))
+
+    def _has_tail(self, sequence: SequenceCounters) -> bool:
+        """True if the last block of a sequence is not full, and others may copy from it."""
+        if not self._copies or sequence.state is not SequenceState.RUNNING or sequence.id in self._in_flight:
+            return False
+        return sequence.num_computed % self._space.block_size > 0 and sequence.cache_age == self._cache_age
+
+    def _copy_tail(self, planner: _Planner, sequence: SequenceCounters) -> None:
+        """Take the beginning of a block from one that begins alike."""
+        before = sequence.num_computed
+        limit = sequence.num_tokens - 1 - before
+        key = self._next_key(sequence) or self._tail_key(sequence)
+        if not self._copies or before % self._space.block_size or key is None or limit < 1:
+            return
+        self._space.shrink(sequence.tables, before)
+        count, copies = self._space.copy_tail(sequence.tables, before, key, limit)
+        sequence.num_computed += count
+        planner.copies += copies
+        self._count_adopted(sequence, count)
 
     def _next_key(self, sequence: SequenceCounters) -> BlockKey | None:
         """The key of the block that a prompt computes next, where others can share it."""
@@ -344,6 +376,11 @@ class Scheduler:
             return None
         index = sequence.num_computed // self._space.block_size
         return sequence.keys[index] if index < len(sequence.keys) else None
+
+    def _tail_key(self, sequence: SequenceCounters) -> BlockKey | None:
+        """The key of the end of the prompt, where that is what comes next and fills no block."""
+        last = sequence.num_prompt // self._space.block_size
+        return sequence.tail if sequence.num_computed // self._space.block_size == last else None
 
     def _adopt(self, sequence: SequenceCounters) -> int:
         """Take what the cache has of a prompt from where it stands, but for the newest token. The tokens gained."""
@@ -368,10 +405,10 @@ class Scheduler:
             sequence.num_adopted += gained
 
     def _count_admitted(self, sequence: SequenceCounters) -> None:
-        if not self._shares_blocks or not sequence.keys:
+        sequence.cache_age = self._cache_age
+        if not self._shares_blocks or not (sequence.keys or sequence.tail):
             return
         size = self._space.block_size
-        sequence.cache_age = self._cache_age
         self._cache_counts.asked += sequence.num_tokens
         self._count_adopted(sequence, sequence.num_computed)
         missing = sequence.keys[sequence.num_computed // size : (sequence.num_tokens - 1) // size]
@@ -504,6 +541,7 @@ class _Planner:
         self.has_prompt = False
         self.computing: set[BlockKey] = set()
         """Blocks that prompts compute next; younger prompts wait for them."""
+        self.copies: list[BlockCopy] = []
         self.shares: dict[SequenceId, Share] = {}
         self.preempted: list[SequenceCounters] = []
         self.exhausted: list[SequenceCounters] = []

@@ -58,6 +58,8 @@ class SequenceCounters:
     keys: list[BlockKey] = field(default_factory=list)
     """One per full block of the tokens there are, in order, put there by whoever has the tokens. Without keys a
     sequence shares nothing."""
+    tail: BlockKey | None = None
+    """Like keys, for the prompt's tokens behind its last full block."""
     cache_age: int = -1
     """How often the cache had been cleared when the sequence took its first block."""
 

@@ -9,12 +9,18 @@ last one is always the first to go, and no block that is left has lost the way t
     prompts     a b c d     a b e          held by nobody
     idle        d c e b a                  next to go: d, then c; a only when nothing that begins with it is left
 
+A key begins with 16 bytes for all that is before its block, and 4 bytes for each token of the block follow. So keys
+whose first 16 bytes are equal are of blocks in one place, and the bytes they have in common behind these say how many
+tokens are the same: so much of one block can be copied where the other is wanted. A block that did not get full before
+its sequence ended has a key that is as much shorter; it can be copied from only.
+
 Of keys whose blocks had to go the latest are remembered, so that it shows how often they are looked for again.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 from typing import NewType
 
 from tidemill.core.step import BlockId
@@ -24,6 +30,11 @@ __all__ = ["BlockCache", "BlockKey"]
 BlockKey = NewType("BlockKey", bytes)
 """Stands for the contents of a block: equal keys, equal contents."""
 
+_BEFORE = 16
+_TOKEN = 4
+_MOST_SIBLINGS = 64
+"""Blocks in one place that are compared token by token, those published last first."""
+
 
 class BlockCache:
     """Keys and blocks of one pool. It hands out and takes back nothing: that is the pool's business."""
@@ -31,6 +42,7 @@ class BlockCache:
     def __init__(self, num_blocks: int) -> None:
         self._blocks: dict[BlockKey, BlockId] = {}
         self._keys: dict[BlockId, BlockKey] = {}
+        self._siblings: dict[bytes, dict[BlockKey, None]] = {}
         self._idle: OrderedDict[BlockId, float] = OrderedDict()  # since when; the first one is the next to go
         self._evicted: OrderedDict[BlockKey, None] = OrderedDict()
         self._remembered = num_blocks
@@ -54,7 +66,18 @@ class BlockCache:
         kept = self._blocks.setdefault(key, block)
         if kept == block:
             self._keys[block] = key
+            self._siblings.setdefault(key[:_BEFORE], {})[key] = None
         return kept
+
+    def closest(self, key: BlockKey) -> tuple[BlockId, int] | None:
+        """The block in the same place that begins with the most tokens of this key's, and how many; None if none
+        begins with any."""
+        best: tuple[BlockId, int] | None = None
+        for other in islice(reversed(self._siblings.get(key[:_BEFORE], {})), _MOST_SIBLINGS):
+            count = _common_tokens(key, other)
+            if count > (0 if best is None else best[1]):
+                best = self._blocks[other], count
+        return best
 
     def park(self, block: BlockId) -> bool:
         """The last holder of a block is gone. True if it stays as an idle one, False if it has no key."""
@@ -92,7 +115,7 @@ class BlockCache:
     def clear(self) -> list[BlockId]:
         """Forget every key. The blocks that were idle."""
         idle = list(self._idle)
-        for each in (self._blocks, self._keys, self._idle, self._evicted):
+        for each in (self._blocks, self._keys, self._siblings, self._idle, self._evicted):
             each.clear()
         return idle
 
@@ -110,9 +133,23 @@ class BlockCache:
     def verify(self) -> None:
         """AssertionError unless keys and blocks are one to one, and idle blocks have keys."""
         assert {block: key for key, block in self._blocks.items()} == self._keys, "a key has lost its block"
+        listed = [key for keys in self._siblings.values() for key in keys]
+        assert sorted(listed) == sorted(self._blocks), "a key is not among those of its place"
         assert self._idle.keys() <= self._keys.keys(), "an idle block has no key"
 
     def _forget(self, block: BlockId) -> BlockKey:
         key = self._keys.pop(block)
         del self._blocks[key]
+        siblings = self._siblings[key[:_BEFORE]]
+        del siblings[key]
+        if not siblings:
+            del self._siblings[key[:_BEFORE]]
         return key
+
+
+def _common_tokens(one: BlockKey, other: BlockKey) -> int:
+    """How many tokens two blocks in the same place begin with alike."""
+    begin, end = _BEFORE, min(len(one), len(other))
+    while begin < end and one[begin : begin + _TOKEN] == other[begin : begin + _TOKEN]:
+        begin += _TOKEN
+    return (begin - _BEFORE) // _TOKEN

@@ -28,7 +28,7 @@ from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.layout import BlockLayout
 from tidemill.scheduling.kv.pool import BlockPool, PoolBalance
 
-__all__ = ["UNBOUNDED_TOKENS", "BlockTables", "KvGroupSpace", "KvSpace"]
+__all__ = ["UNBOUNDED_TOKENS", "BlockCopy", "BlockTables", "KvGroupSpace", "KvSpace"]
 
 BlockTables = tuple[list[BlockId], ...]
 """One list of block ids per KV group, in the graph's order."""
@@ -54,6 +54,15 @@ class KvGroupSpace:
         if self.window is not None and self.num_blocks >= layout.peak(UNBOUNDED_TOKENS, 1):
             return UNBOUNDED_TOKENS
         return self.num_blocks * self.block_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCopy:
+    """A block whose contents another one begins with."""
+
+    group: int
+    source: BlockId
+    target: BlockId
 
 
 class KvSpace:
@@ -198,6 +207,37 @@ class KvSpace:
         for index in range(before // self.block_size, min(len(keys), num_computed // self.block_size)):
             for pool, table in zip(self._pools, tables, strict=True):
                 table[index] = pool.publish(keys[index], table[index])
+
+    def copy_tail(
+        self, tables: BlockTables, num_computed: int, key: BlockKey, limit: int
+    ) -> tuple[int, list[BlockCopy]]:
+        """Extend the tables of ``num_computed`` tokens, a whole number of blocks, by one block each that begins like
+        others in the same place. How many tokens are the same in all groups, at most ``limit``, and what is to be
+        copied before the next step, in this order; 0 and nothing where there is none, or no room."""
+        found = [pool.cache.closest(key) for pool in self._pools]
+        sources = [each for each in found if each is not None]
+        count = min((limit, *(shared for _, shared in sources)))
+        if len(sources) < len(found) or count < 1:
+            return 0, []
+        for pool, (source, _) in zip(self._pools, sources, strict=True):
+            pool.retain(source)
+        grown = self.grow(tables, num_computed + count)
+        for pool, (source, _) in zip(self._pools, sources, strict=True):
+            pool.release([source])
+        if not grown:
+            return 0, []
+        copies = [
+            BlockCopy(group=group, source=source, target=table[-1])
+            for group, ((source, _), table) in enumerate(zip(sources, tables, strict=True))
+        ]
+        self.slide(tables, num_computed + count)
+        return count, copies
+
+    def publish_tail(self, tables: BlockTables, num_computed: int, key: BlockKey) -> None:
+        """Let the last block be copied from, which is not full."""
+        index = num_computed // self.block_size
+        for pool, table in zip(self._pools, tables, strict=True):
+            table[index] = pool.publish(key, table[index])
 
     def missed_again(self, keys: Sequence[BlockKey]) -> int:
         """How many of these keys had blocks that made room not long ago."""
