@@ -44,7 +44,9 @@ class StepRunner {
     std::int32_t heads = 0;
     std::int32_t window = 0;
     std::vector<AttentionRow> rows;
-    std::vector<AttentionTask> tasks;  // longest first
+    std::vector<AttentionTask> tasks;   // longest first; with parts in place of those that are split
+    std::vector<AttentionTask> merges;  // those that are split
+    std::size_t state_floats = 0;       // of the segments that parts keep
     std::size_t score_floats = 0;
   };
 
@@ -81,8 +83,9 @@ class StepRunner {
   void multiply_experts(const ExpertProduct& product);
   void multiply_expert(const ExpertProduct& product, const ExpertTask& task);
   AttentionCall attention_call(const AttentionOp& op) const;
-  const TaskList& tasks_for(const AttentionOp& op);
-  void build_tasks(TaskList& list, const AttentionOp& op) const;
+  const TaskList& tasks_for(const AttentionOp& op, const AttentionCall& call);
+  void build_tasks(TaskList& list, const AttentionCall& call, std::int32_t group) const;
+  void split_tasks(TaskList& list, const AttentionCall& call) const;
   void write_kv(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list);
   void attend(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list);
   float* scratch(int thread) { return scratch_.data() + static_cast<std::size_t>(thread) * scratch_floats_; }
@@ -102,6 +105,7 @@ class StepRunner {
   std::vector<float> scratch_;  // one part per thread
   std::vector<Sampler> samplers_;
   std::vector<float> scores_;  // materialised attention only
+  std::vector<float> states_;  // attention's segments, where tasks are split
 
   const StepPlan* plan_ = nullptr;
   std::int32_t tokens_ = 0;

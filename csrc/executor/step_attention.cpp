@@ -9,13 +9,29 @@ namespace {
 
 constexpr int kMaxAttentionChunks = 4096;
 
+constexpr std::int32_t kMaxSplitQueries = 4 * kPanelQueries;  // more queries: what they keep would not be small
+constexpr std::size_t kLineFloats = 64 / sizeof(float);
+
 std::int32_t round_up(std::int32_t value, std::int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+float* aligned_line(float* p) {
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(p) / sizeof(float) % kLineFloats;
+  return p + (kLineFloats - past) % kLineFloats;
+}
+
+// Positions that a task's last query reads of its segments, times queries.
+std::int64_t task_cost(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task) {
+  const std::int32_t position = row.start + (task.end - 1) / call.group();
+  const std::int32_t begin = std::max(call.first_read(position), task.first_segment * kSegmentTokens);
+  const std::int32_t end = std::min(call.last_read(row, position) + 1, task.last_segment * kSegmentTokens);
+  return std::int64_t{end - begin} * (task.end - task.begin);
+}
 
 }  // namespace
 
 void StepRunner::execute(const AttentionOp& op) {
-  const TaskList& list = tasks_for(op);
   AttentionCall call = attention_call(op);
+  const TaskList& list = tasks_for(op, call);
   const KvPool& pool = kv_[static_cast<std::size_t>(op.group)];
   const AttentionKernels& kernels = kernels_.vector->attention[static_cast<int>(pool.format())];
   write_kv(call, kernels, list);
@@ -27,6 +43,8 @@ void StepRunner::execute(const AttentionOp& op) {
     }
     call.scores = scores_.data();
   }
+  if (states_.size() < list.state_floats + kLineFloats) states_.resize(list.state_floats + kLineFloats);
+  call.states = aligned_line(states_.data());
   attend(call, kernels, list);
 }
 
@@ -66,7 +84,7 @@ AttentionCall StepRunner::attention_call(const AttentionOp& op) const {
 }
 
 // Tasks depend on the group, the number of heads and the window only: layers share them.
-const StepRunner::TaskList& StepRunner::tasks_for(const AttentionOp& op) {
+const StepRunner::TaskList& StepRunner::tasks_for(const AttentionOp& op, const AttentionCall& call) {
   const auto same = [&](const TaskList& list) {
     return list.group == op.group && list.heads == op.heads && list.window == op.window;
   };
@@ -78,15 +96,13 @@ const StepRunner::TaskList& StepRunner::tasks_for(const AttentionOp& op) {
     list.window = op.window;
     found = task_lists_.insert(task_lists_.end(), std::move(list));
   }
-  if (found->rows.empty()) build_tasks(*found, op);
+  if (found->rows.empty()) build_tasks(*found, call, op.group);
   return *found;
 }
 
-void StepRunner::build_tasks(TaskList& list, const AttentionOp& op) const {
-  const KvLayer layer = kv_[static_cast<std::size_t>(op.group)].layer(op.layer);
-  const std::int32_t group = op.heads / layer.kv_heads;
+void StepRunner::build_tasks(TaskList& list, const AttentionCall& call, std::int32_t group) const {
   // About eight tasks per thread, so that the last ones even out; whole panels, within the scratch.
-  const std::int32_t even = tokens_ * op.heads / (8 * pool_.threads());
+  const std::int32_t even = tokens_ * call.heads / (8 * pool_.threads());
   const std::int32_t size = std::clamp(round_up(even, kPanelQueries), 4 * kPanelQueries, kTaskQueries);
   list.tasks.clear();
   list.score_floats = 0;
@@ -94,25 +110,63 @@ void StepRunner::build_tasks(TaskList& list, const AttentionOp& op) const {
   for (const StepRow& row : plan_->rows) {
     const auto start = static_cast<std::int32_t>(row.start);
     const auto index = static_cast<std::int32_t>(list.rows.size());
-    list.rows.push_back({first_token, row.size(), start, row.tables[static_cast<std::size_t>(op.group)].data(),
+    list.rows.push_back({first_token, row.size(), start, row.tables[static_cast<std::size_t>(group)].data(),
                          list.score_floats});
     first_token += row.size();
     list.score_floats += score_row_floats(start + row.size()) * static_cast<std::size_t>(row.size()) *
-                         static_cast<std::size_t>(op.heads);
-    const std::int32_t queries = row.size() * group;
-    for (std::int32_t head = 0; head < layer.kv_heads; ++head) {
+                         static_cast<std::size_t>(call.heads);
+    const std::int32_t queries = row.size() * call.group();
+    for (std::int32_t head = 0; head < call.kv.kv_heads; ++head) {
       for (std::int32_t begin = 0; begin < queries; begin += size) {
-        list.tasks.push_back({index, head, begin, std::min(begin + size, queries)});
+        const std::int32_t end = std::min(begin + size, queries);
+        const std::int32_t first = call.first_read(start + begin / call.group());
+        const std::int32_t last = call.last_read(list.rows.back(), start + (end - 1) / call.group());
+        list.tasks.push_back({index, head, begin, end, first / kSegmentTokens, last / kSegmentTokens + 1});
       }
     }
   }
+  split_tasks(list, call);
   const auto cost = [&](const AttentionTask& task) {
-    const std::int32_t context = list.rows[static_cast<std::size_t>(task.row)].start + task.end / group;
-    const std::int32_t read = op.window == 0 ? context : std::min(context, op.window);
-    return std::int64_t{read} * (task.end - task.begin);
+    return task_cost(call, list.rows[static_cast<std::size_t>(task.row)], task);
   };
   std::stable_sort(list.tasks.begin(), list.tasks.end(),
                    [&](const AttentionTask& a, const AttentionTask& b) { return cost(a) > cost(b); });
+}
+
+// Few queries over a long context become parts, so that the threads end together: about four for each thread.
+void StepRunner::split_tasks(TaskList& list, const AttentionCall& call) const {
+  list.merges.clear();
+  list.state_floats = 0;
+  const int threads = pool_.threads();
+  if (threads == 1 || settings_.attention == AttentionForm::kMaterialized) return;
+  const auto cost = [&](const AttentionTask& task) {
+    return task_cost(call, list.rows[static_cast<std::size_t>(task.row)], task);
+  };
+  std::int64_t total = 0;
+  for (const AttentionTask& task : list.tasks) total += cost(task);
+  std::vector<AttentionTask> tasks;
+  for (const AttentionTask& task : list.tasks) {
+    const std::int32_t segments = task.last_segment - task.first_segment;
+    const std::int32_t queries = task.end - task.begin;
+    const std::int64_t wanted = cost(task) * 4 * threads / std::max<std::int64_t>(total, 1);
+    const auto parts = static_cast<std::int32_t>(std::min<std::int64_t>(wanted, segments));
+    if (parts <= 1 || queries > kMaxSplitQueries) {
+      tasks.push_back(task);
+      continue;
+    }
+    AttentionTask whole = task;
+    whole.first_kept = task.first_segment;
+    whole.states = list.state_floats;
+    list.state_floats += attention_state_floats(queries, call.kv.padded_dim()) * static_cast<std::size_t>(segments);
+    list.merges.push_back(whole);
+    for (std::int32_t part = 0; part < parts; ++part) {
+      AttentionTask one = whole;
+      one.first_segment = task.first_segment + segments * part / parts;
+      one.last_segment = task.first_segment + segments * (part + 1) / parts;
+      tasks.push_back(one);
+    }
+  }
+  list.tasks = std::move(tasks);
 }
 
 // All of the step's K and V of the layer are in the pool before any of them is read.
@@ -131,22 +185,28 @@ void StepRunner::write_kv(const AttentionCall& call, const AttentionKernels& ker
 }
 
 void StepRunner::attend(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list) {
-  const auto count = static_cast<int>(list.tasks.size());
-  const int chunks = std::min(count, kMaxAttentionChunks);
-  const auto stage = [&](auto kernel) {
+  const AttentionRow* rows = list.rows.data();
+  const auto over = [&](const std::vector<AttentionTask>& tasks, auto body) {
+    const auto count = static_cast<int>(tasks.size());
+    const int chunks = std::min(count, kMaxAttentionChunks);
     pool_.run(chunks, [&](int chunk, int thread) {
-      for (int i = chunk; i < count; i += chunks) {
-        const AttentionTask& task = list.tasks[static_cast<std::size_t>(i)];
-        kernel(call, list.rows[static_cast<std::size_t>(task.row)], task, scratch(thread));
-      }
+      for (int i = chunk; i < count; i += chunks) body(tasks, static_cast<std::size_t>(i), scratch(thread));
     });
   };
   if (settings_.attention == AttentionForm::kTiled) {
-    stage(kernels.attend);
-  } else {
-    stage(kernels.scores);
-    stage(kernels.softmax);
-    stage(kernels.values);
+    const auto threads = static_cast<std::size_t>(pool_.threads());
+    over(list.tasks, [&](const std::vector<AttentionTask>& tasks, std::size_t i, float* scratch) {
+      kernels.attend(call, rows, tasks[i], i + threads < tasks.size() ? &tasks[i + threads] : nullptr, scratch);
+    });
+    over(list.merges, [&](const std::vector<AttentionTask>& tasks, std::size_t i, float* scratch) {
+      kernels.merge(call, rows, tasks[i], scratch);
+    });
+    return;
+  }
+  for (const auto stage : {kernels.scores, kernels.softmax, kernels.values}) {
+    over(list.tasks, [&](const std::vector<AttentionTask>& tasks, std::size_t i, float* scratch) {
+      stage(call, rows[tasks[i].row], tasks[i], scratch);
+    });
   }
 }
 

@@ -1,12 +1,14 @@
 // Attention over paged KV, causal or, in whole sequences, not.
 //
 // A block of a layer is [kv_head][K as [dim][block tokens] | V as [block tokens][dim]], dim rounded up to whole vectors
-// of eight. Scores of eight tokens are one vector without a horizontal sum, because K lies with its tokens side by side.
+// of eight. Scores of a vector of tokens need no horizontal sum, because K lies with its tokens side by side.
 //
-// Online softmax (Milakov & Gimelshein, arXiv:1805.02867) over tiles of 64 tokens at absolute multiples of 64, whatever
-// the block size. Each (token, head) keeps a maximum, eight partial sums and an output; their order of operations is
-// fixed by the tile alone, so the bits do not depend on chunking, neighbours, block size or threads (rule 2).
-// A head's sink comes before its first tile: the maximum is then the sink, and the sums add up to one.
+// Online softmax (Milakov & Gimelshein, arXiv:1805.02867) over tiles of 64 tokens, four of which are a segment, both at
+// absolute multiples of their size whatever the block size. In each segment a (token, head) starts with nothing and
+// keeps a maximum, one partial sum per lane and an output; at its end they are merged into those of the segments before,
+// in ascending order. So a segment can be computed by any thread, at any time, and merged later: the order of operations
+// is fixed by positions alone, and the bits do not depend on chunking, neighbours, block size or threads (rule 2).
+// A head's sink comes before its first segment: the maximum is then the sink, and the sums add up to one.
 // A token reads no slot beyond its own position (or the last of its sequence), so what an unwritten slot holds never
 // matters.
 //
@@ -25,9 +27,11 @@
 namespace tidemill {
 
 inline constexpr int kTileTokens = 64;
+inline constexpr int kSegmentTokens = 4 * kTileTokens;
 inline constexpr int kPanelQueries = 6;        // query rows per inner call
 inline constexpr int kTaskQueries = 32 * 6;    // most query rows per task
 inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxLanes = 16;  // of any instruction set
 
 enum class KvFormat : std::uint8_t { kF16, kF32 };
 TIDEMILL_INLINE std::size_t kv_element_bytes(KvFormat format) { return format == KvFormat::kF16 ? 2 : 4; }
@@ -83,6 +87,7 @@ struct AttentionCall {
   std::int32_t rope_half;
   KvLayer kv;
   float* scores;  // materialised form only
+  float* states;  // segments that parts of tasks leave behind; aligned to 64 bytes
 
   TIDEMILL_INLINE std::int32_t group() const { return heads / kv.kv_heads; }
   // First position that the token at `position` reads.
@@ -96,17 +101,34 @@ struct AttentionCall {
 };
 
 // Query rows [begin, end) of one sequence and KV head; query row r is token r / group, head r % group of the group.
+// Of their context the segments [first_segment, last_segment): all that they read, or a part.
 struct AttentionTask {
   std::int32_t row;
   std::int32_t kv_head;
   std::int32_t begin;
   std::int32_t end;
+  std::int32_t first_segment;
+  std::int32_t last_segment;
+  std::int32_t first_kept = kNotKept;  // parts, and what merges them: the segment whose state lies at `states`
+  std::size_t states = 0;              // a float of call.states
+
+  static constexpr std::int32_t kNotKept = -1;
+  TIDEMILL_INLINE bool is_part() const { return first_kept != kNotKept; }
 };
+
+// Floats of what so many queries have accumulated, in whole lines of 64 bytes.
+TIDEMILL_INLINE constexpr std::size_t attention_state_floats(std::int32_t queries, std::int32_t padded_dim) {
+  const auto count = static_cast<std::size_t>(queries);
+  const std::size_t outputs = count * static_cast<std::size_t>(padded_dim);
+  return (count + 15) / 16 * 16 + count * kMaxLanes + (outputs + 15) / 16 * 16;  // maximums, sums, outputs
+}
 
 // Floats of scratch that a thread needs for any task of this head size.
 TIDEMILL_INLINE constexpr std::size_t attention_scratch_floats(std::int32_t head_dim) {
-  const auto dim = static_cast<std::size_t>((head_dim + 7) / 8 * 8);
-  return kTaskQueries * (2 * dim + 1 + 8) + 2 * kTileTokens * dim;  // queries, outputs, maximum, sums; one wide tile
+  const std::int32_t padded = (head_dim + 7) / 8 * 8;
+  const auto dim = static_cast<std::size_t>(padded);
+  // Queries, two states, one tile in float32, and what aligns them.
+  return kTaskQueries * dim + 2 * attention_state_floats(kTaskQueries, padded) + 2 * kTileTokens * dim + 15;
 }
 
 // Length of one materialised score row: whole tiles.
@@ -117,7 +139,12 @@ TIDEMILL_INLINE constexpr std::size_t score_row_floats(std::int32_t context) {
 struct AttentionKernels {
   // Ropes, rounds and stores K and V of tokens [begin, end) of one row.
   void (*write)(const AttentionCall& call, const AttentionRow& row, std::int32_t begin, std::int32_t end);
-  void (*attend)(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* scratch);
+  // A task, or a part of one: then its segments' states are kept. `next`, null or a task of the same call, is the one
+  // that this thread is likely to be given next: its first tile is fetched meanwhile.
+  void (*attend)(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task,
+                 const AttentionTask* next, float* scratch);
+  // The whole of a task whose parts have been attended, from the states they kept.
+  void (*merge)(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task, float* scratch);
 
   // The slow twin: each stage over all tasks, the whole score matrix in memory between them.
   void (*scores)(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* scratch);

@@ -1,298 +1,9 @@
-// Attention kernels of one instruction set S (see simd.h) and one KV element type.
+// Attention over whole tasks, for one instruction set S (see simd.h) and one KV element type.
 #pragma once
-#include "attention.h"
-#include "norm_impl.h"
+#include "attention_panel.h"
 #include "rope_impl.h"
-#include "simd.h"
 
 namespace tidemill {
-
-struct F16Element {
-  using Type = std::uint16_t;
-  template <class S>
-  static TIDEMILL_INLINE typename S::V load(const Type* p) {
-    return S::load_half(p);
-  }
-};
-
-struct F32Element {
-  using Type = float;
-  template <class S>
-  static TIDEMILL_INLINE typename S::V load(const Type* p) {
-    return S::load(p);
-  }
-};
-
-TIDEMILL_INLINE void store_element(std::uint16_t* p, float x) { *p = float_to_half(x); }
-TIDEMILL_INLINE void store_element(float* p, float x) { *p = x; }
-
-template <class Element>
-struct AttentionTile {
-  using Type = typename Element::Type;
-  const Type* k[kTileTokens / 16];  // one per block of the tile
-  const Type* v[kTileTokens / 16];
-  std::int32_t block_size;
-  std::int32_t head_dim;
-  std::int32_t padded_dim;
-};
-
-// Tokens [begin, end) of a tile, counted from its start; empty where end <= begin, and then begin or end may lie outside
-// the tile.
-struct TileSpan {
-  std::int32_t begin;
-  std::int32_t end;
-
-  TIDEMILL_INLINE bool empty() const { return end <= begin; }
-};
-
-// The part of a tile that tokens at positions first to last read together.
-TIDEMILL_INLINE TileSpan span_read(const AttentionCall& call, std::int32_t first, std::int32_t last,
-                                   std::int32_t tile_start) {
-  const std::int32_t begin = call.first_read(first) - tile_start;
-  const std::int32_t end = last + 1 - tile_start;
-  return {begin > 0 ? begin : 0, end < kTileTokens ? end : kTileTokens};
-}
-
-// Calls body(start, span) for each tile that tokens at positions first to last read.
-template <class Body>
-TIDEMILL_INLINE void for_tiles(const AttentionCall& call, std::int32_t first, std::int32_t last, Body body) {
-  std::int32_t start = call.first_read(first) / kTileTokens * kTileTokens;
-  for (; start <= last; start += kTileTokens) body(start, span_read(call, first, last, start));
-}
-
-// The blocks that hold a span of the tile at tile_start; the others are null.
-template <class Element>
-TIDEMILL_INLINE AttentionTile<Element> tile_of(const KvLayer& kv, const std::int32_t* table, std::int32_t kv_head,
-                               std::int32_t tile_start, TileSpan span) {
-  using Type = typename Element::Type;
-  AttentionTile<Element> tile{{}, {}, kv.block_size, kv.head_dim, kv.padded_dim()};
-  const std::int32_t first = tile_start / kv.block_size;
-  const std::int32_t blocks = (span.end + kv.block_size - 1) / kv.block_size;
-  for (std::int32_t b = span.begin / kv.block_size; b < blocks; ++b) {
-    tile.k[b] = reinterpret_cast<const Type*>(kv.keys(table[first + b], kv_head));
-    tile.v[b] = reinterpret_cast<const Type*>(kv.values(table[first + b], kv_head));
-  }
-  return tile;
-}
-
-// Vectors of eight that one inner loop carries per query row: enough independent sums to hide the latency of an fma,
-// as many as the registers hold. Every sum has the same order whatever the number.
-constexpr int vectors_per_row(int rows) { return rows <= 3 ? 4 : 2; }
-
-// p[i][t] = q_i . k_t for 8 * kVectors tokens from t on.
-template <class S, class Element, int kRows, int kVectors>
-TIDEMILL_INLINE void token_scores(const AttentionTile<Element>& tile, const float* q, std::int32_t t, float* p,
-                                  std::size_t p_stride) {
-  using V = typename S::V;
-  const typename Element::Type* k[kVectors / 2];  // sixteen tokens lie in one block, the next sixteen maybe in another
-  TIDEMILL_UNROLL for (int w = 0; w < kVectors / 2; ++w) {
-    const std::int32_t at = t + 16 * w;
-    const std::int32_t block = at / tile.block_size;
-    k[w] = tile.k[block] + (at - block * tile.block_size);
-  }
-  V acc[kRows][kVectors];
-  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
-    TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) acc[i][w] = S::zero();
-  }
-  for (std::int32_t d = 0; d < tile.head_dim; ++d) {
-    V keys[kVectors];
-    TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) keys[w] = Element::template load<S>(k[w / 2] + 8 * (w % 2));
-    TIDEMILL_UNROLL for (int w = 0; w < kVectors / 2; ++w) k[w] += tile.block_size;
-    TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
-      const V x = S::set(q[d * kRows + i]);
-      TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) acc[i][w] = S::fma(keys[w], x, acc[i][w]);
-    }
-  }
-  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
-    TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) {
-      S::store(p + static_cast<std::size_t>(i) * p_stride + t + 8 * w, acc[i][w]);
-    }
-  }
-}
-
-// Scores of a span, rounded out to multiples of 16 (within its blocks): what the rest holds is masked by the caller.
-template <class S, class Element, int kRows>
-TIDEMILL_INLINE void panel_scores(const AttentionTile<Element>& tile, const float* q, TileSpan span, float* p,
-                                  std::size_t p_stride) {
-  constexpr int kVectors = vectors_per_row(kRows);
-  std::int32_t t = span.begin / 16 * 16;
-  for (; t + 8 * kVectors <= (span.end + 15) / 16 * 16; t += 8 * kVectors) {
-    token_scores<S, Element, kRows, kVectors>(tile, q, t, p, p_stride);
-  }
-  for (; t < span.end; t += 16) token_scores<S, Element, kRows, 2>(tile, q, t, p, p_stride);
-}
-
-// The whole vectors of eight around the scores of a span.
-TIDEMILL_INLINE TileSpan lanes_around(TileSpan span) { return {span.begin / 8 * 8, (span.end + 7) / 8 * 8}; }
-
-template <class S>
-TIDEMILL_INLINE void cap_scores(float* p, TileSpan span, float soft_cap_or_zero) {
-  if (soft_cap_or_zero == 0.0f) return;
-  const TileSpan lanes = lanes_around(span);
-  soft_cap<S>(p + lanes.begin, soft_cap_or_zero, lanes.end - lanes.begin, p + lanes.begin);
-}
-
-// A query's softmax before its first tile.
-template <class S>
-TIDEMILL_INLINE void begin_softmax(const AttentionCall& call, std::int32_t head, float* maximum, float* sums) {
-  S::store(sums, S::zero());
-  *maximum = call.sinks == nullptr ? -__builtin_inff() : call.sinks[head];
-  if (call.sinks != nullptr) sums[0] = 1.0f;
-}
-
-// The tile's step of one query's softmax: scores become weights, the new maximum and sums are kept, the factor for
-// what was accumulated before is returned. Tokens outside the span, which must not be empty, weigh nothing.
-template <class S>
-TIDEMILL_INLINE float softmax_step(float* p, TileSpan span, float* maximum, float* sums) {
-  using V = typename S::V;
-  const float lowest = -__builtin_inff();
-  const TileSpan lanes = lanes_around(span);
-  for (std::int32_t t = lanes.begin; t < span.begin; ++t) p[t] = lowest;
-  for (std::int32_t t = span.end; t < lanes.end; ++t) p[t] = lowest;
-  V best = S::set(lowest);
-  for (std::int32_t t = lanes.begin; t < lanes.end; t += 8) best = S::max(best, S::load(p + t));
-  const float before = *maximum;
-  const float tile_max = S::max_lane(best);
-  const float now = tile_max > before ? tile_max : before;
-  float factor = 1.0f;
-  if (now != before) {
-    float lanes[S::kLanes];
-    S::store(lanes, simd::exp<S>(S::set(before - now)));
-    factor = lanes[0];
-  }
-  *maximum = now;
-  V total = S::mul(S::load(sums), S::set(factor));
-  const V shift = S::set(now);
-  for (std::int32_t t = lanes.begin; t < lanes.end; t += 8) {
-    const V weight = simd::exp<S>(S::sub(S::load(p + t), shift));
-    S::store(p + t, weight);
-    total = S::add(total, weight);
-  }
-  S::store(sums, total);
-  return factor;
-}
-
-// out_i = out_i * factor_i + sum over a span's tokens of p[i][t] v_t, tokens in order, kWidth vectors of eight at d.
-template <class S, class Element, int kRows, int kWidth>
-TIDEMILL_INLINE void panel_values(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
-                                  const float* factors, TileSpan span, std::int32_t d, float* const* out) {
-  using V = typename S::V;
-  V acc[kRows][kWidth];
-  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
-    TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) {
-      acc[i][w] = S::mul(S::load(out[i] + d + 8 * w), S::set(factors[i]));
-    }
-  }
-  for (std::int32_t t = span.begin; t < span.end;) {
-    const std::int32_t block = t / tile.block_size;
-    const std::int32_t first = block * tile.block_size;
-    const auto* v = tile.v[block] + static_cast<std::size_t>((t - first) * tile.padded_dim + d);
-    const std::int32_t end = first + tile.block_size < span.end ? first + tile.block_size : span.end;
-    for (; t < end; ++t) {
-      V values[kWidth];
-      TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) values[w] = Element::template load<S>(v + 8 * w);
-      v += tile.padded_dim;
-      TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
-        const V x = S::set(p[static_cast<std::size_t>(i) * p_stride + static_cast<std::size_t>(t)]);
-        TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) acc[i][w] = S::fma(values[w], x, acc[i][w]);
-      }
-    }
-  }
-  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
-    TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) S::store(out[i] + d + 8 * w, acc[i][w]);
-  }
-}
-
-// out += sum over a span's tokens of p[t] v_t: those at a window's ends that only some queries of a panel read.
-template <class S, class Element>
-TIDEMILL_INLINE void extra_values(const AttentionTile<Element>& tile, const float* p, TileSpan span, float* out) {
-  for (std::int32_t t = span.begin; t < span.end; ++t) {
-    const std::int32_t block = t / tile.block_size;
-    const auto* v = tile.v[block] + static_cast<std::size_t>(t - block * tile.block_size) *
-                                        static_cast<std::size_t>(tile.padded_dim);
-    const auto x = S::set(p[t]);
-    for (std::int32_t d = 0; d < tile.padded_dim; d += 8) {
-      S::store(out + d, S::fma(Element::template load<S>(v + d), x, S::load(out + d)));
-    }
-  }
-}
-
-// out_i = out_i * factor_i + the tokens that only query i and earlier ones of its panel read; the factor is then 1.
-template <class S, class Element>
-TIDEMILL_INLINE void leading_values(const AttentionTile<Element>& tile, const float* p, float* factor, TileSpan span,
-                                    float* out) {
-  for (std::int32_t d = 0; d < tile.padded_dim; d += 8) {
-    S::store(out + d, S::mul(S::load(out + d), S::set(*factor)));
-  }
-  *factor = 1.0f;
-  extra_values<S, Element>(tile, p, span, out);
-}
-
-// Weighted values of a panel, for each query its tokens in order: its own at the window's beginning, those that all
-// queries read, its own at the diagonal.
-//
-//     query 0   | own |  common  |             spans ascend: a later query begins and ends later
-//     query 1     own |  common  | own |
-//     query 2         |  common  | own   |
-template <class S, class Element, int kRows>
-TIDEMILL_INLINE void panel_output(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
-                                  float* factors, const TileSpan* spans, float* const* out) {
-  const std::int32_t begin = spans[kRows - 1].begin;
-  const TileSpan common{begin, spans[0].end > begin ? spans[0].end : begin};
-  for (int i = 0; i + 1 < kRows; ++i) {
-    const TileSpan own{spans[i].begin, spans[i].end < begin ? spans[i].end : begin};
-    if (own.empty()) continue;
-    leading_values<S, Element>(tile, p + static_cast<std::size_t>(i) * p_stride, factors + i, own, out[i]);
-  }
-  constexpr int kVectors = vectors_per_row(kRows);
-  std::int32_t d = 0;
-  for (; d + 8 * kVectors <= tile.padded_dim; d += 8 * kVectors) {
-    panel_values<S, Element, kRows, kVectors>(tile, p, p_stride, factors, common, d, out);
-  }
-  for (; d < tile.padded_dim; d += 8) {
-    panel_values<S, Element, kRows, 1>(tile, p, p_stride, factors, common, d, out);
-  }
-  for (int i = 1; i < kRows; ++i) {
-    const TileSpan own{common.end, spans[i].end};
-    extra_values<S, Element>(tile, p + static_cast<std::size_t>(i) * p_stride, own, out[i]);
-  }
-}
-
-// One panel of query rows and what it has accumulated.
-struct QueryPanel {
-  const float* q;  // [dim][rows], scaled
-  float* maximum;  // [rows]
-  float* sums;     // [rows][8]
-  float soft_cap;  // 0: none
-  float* out[kPanelQueries];
-  TileSpan spans[kPanelQueries];  // tokens of the tile each row reads; begins and ends ascend
-};
-
-template <class S, class Element, int kRows>
-void attend_panel(const AttentionTile<Element>& tile, const QueryPanel& panel) {
-  alignas(32) float p[kRows * kTileTokens];
-  float factors[kRows];
-  panel_scores<S, Element, kRows>(tile, panel.q, {panel.spans[0].begin, panel.spans[kRows - 1].end}, p, kTileTokens);
-  for (int i = 0; i < kRows; ++i) {
-    factors[i] = 1.0f;
-    if (panel.spans[i].empty()) continue;
-    cap_scores<S>(p + i * kTileTokens, panel.spans[i], panel.soft_cap);
-    factors[i] = softmax_step<S>(p + i * kTileTokens, panel.spans[i], panel.maximum + i, panel.sums + 8 * i);
-  }
-  panel_output<S, Element, kRows>(tile, p, kTileTokens, factors, panel.spans, panel.out);
-}
-
-template <class S, class Element>
-void attend_panel(int rows, const AttentionTile<Element>& tile, const QueryPanel& panel) {
-  switch (rows) {
-    case 1: return attend_panel<S, Element, 1>(tile, panel);
-    case 2: return attend_panel<S, Element, 2>(tile, panel);
-    case 3: return attend_panel<S, Element, 3>(tile, panel);
-    case 4: return attend_panel<S, Element, 4>(tile, panel);
-    case 5: return attend_panel<S, Element, 5>(tile, panel);
-    default: return attend_panel<S, Element, 6>(tile, panel);
-  }
-}
 
 // Walks a task's query rows panel by panel: body(first query row, rows, its panel).
 template <class Body>
@@ -307,7 +18,7 @@ template <class S>
 void load_queries(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* panels) {
   const std::int32_t dim = call.kv.head_dim;
   const std::int32_t group = call.group();
-  alignas(32) float head[kMaxHeadDim];
+  alignas(64) float head[kMaxHeadDim];
   for_panels(task, [&](std::int32_t first, int rows) {
     float* panel = panels + static_cast<std::size_t>(first - task.begin) * static_cast<std::size_t>(dim);
     for (int i = 0; i < rows; ++i) {
@@ -342,83 +53,297 @@ TIDEMILL_INLINE void normalise(const float* accumulated, float total, std::int32
   });
 }
 
-// A tile's K and V in float32, so that many panels convert them once. Conversion is exact: bits stay the same.
-template <class S, class Element>
-AttentionTile<F32Element> widen_tile(const AttentionTile<Element>& tile, TileSpan span, float* buffer) {
-  AttentionTile<F32Element> wide{{}, {}, tile.block_size, tile.head_dim, tile.padded_dim};
-  const std::int32_t blocks = (span.end + tile.block_size - 1) / tile.block_size;
-  const std::int32_t size = tile.block_size * tile.padded_dim;
-  for (std::int32_t b = span.begin / tile.block_size; b < blocks; ++b) {
-    float* k = buffer + static_cast<std::size_t>(2 * b) * static_cast<std::size_t>(size);
-    float* v = k + size;
-    for (std::int32_t i = 0; i < size; i += 8) {
-      S::store(k + i, Element::template load<S>(tile.k[b] + i));
-      S::store(v + i, Element::template load<S>(tile.v[b] + i));
-    }
-    wide.k[b] = k;
-    wide.v[b] = v;
-  }
-  return wide;
-}
-
-// A task's queries and what they have accumulated, in a thread's scratch.
-struct QueryState {
-  float* queries;   // panels of [dim][rows]
-  float* outputs;   // [query][padded dim], not yet divided by the sum
+// Softmaxes under way: of each query the largest score so far, sums of weights lane by lane, and weighted values.
+struct Accumulators {
   float* maximums;  // [query]
-  float* sums;      // [query][8]
-  float* wide;      // one tile of K and V in float32
+  float* sums;      // [query][lanes]
+  float* outputs;   // [query][padded dim], not yet divided by the sum
+  std::int32_t padded_dim;
 
-  static TIDEMILL_INLINE QueryState in(float* scratch, std::int32_t padded_dim) {
-    const auto values = static_cast<std::size_t>(kTaskQueries) * static_cast<std::size_t>(padded_dim);
-    float* maximums = scratch + 2 * values;
-    return {scratch, scratch + values, maximums, maximums + kTaskQueries, maximums + 9 * kTaskQueries};
+  // In attention_state_floats(queries, dim) floats, aligned to 64 bytes.
+  static TIDEMILL_INLINE Accumulators in(float* floats, std::int32_t queries, std::int32_t padded_dim) {
+    float* sums = floats + static_cast<std::size_t>((queries + 15) / 16 * 16);
+    return {floats, sums, sums + static_cast<std::size_t>(queries) * kMaxLanes, padded_dim};
+  }
+  TIDEMILL_INLINE float* output(std::int32_t query) const {
+    return outputs + static_cast<std::size_t>(query) * static_cast<std::size_t>(padded_dim);
   }
 };
 
-template <class S, class Element>
-void attend_tile(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
-                 const AttentionTile<Element>& tile, std::int32_t tile_start, const QueryState& state) {
-  const std::int32_t group = call.group();
-  for_panels(task, [&](std::int32_t first, int rows) {
-    const std::int32_t local = first - task.begin;
-    QueryPanel panel{state.queries + static_cast<std::size_t>(local) * static_cast<std::size_t>(tile.head_dim),
-                     state.maximums + local, state.sums + 8 * local, call.soft_cap, {}, {}};
-    for (int i = 0; i < rows; ++i) {
-      const std::int32_t position = row.start + (first + i) / group;
-      panel.spans[i] = span_read(call, position, call.last_read(row, position), tile_start);
-      panel.out[i] = state.outputs + static_cast<std::size_t>((local + i) * tile.padded_dim);
-    }
-    const bool behind = panel.spans[0].begin >= kTileTokens;
-    const bool ahead = panel.spans[rows - 1].end <= 0;
-    if (!behind && !ahead) attend_panel<S, Element>(rows, tile, panel);
-  });
+// Nothing read yet, for queries [begin, end).
+template <class S>
+TIDEMILL_INLINE void clear(const Accumulators& state, std::int32_t begin, std::int32_t end) {
+  for (std::int32_t i = begin; i < end; ++i) state.maximums[i] = -__builtin_inff();
+  for (std::int32_t i = begin; i < end; ++i) S::store(state.sums + i * S::kLanes, S::zero());
+  for (float* at = state.output(begin); at < state.output(end); at += 8) S::Eight::store(at, S::Eight::zero());
 }
 
-template <class S, class Element>
-void attend(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* scratch) {
-  const std::int32_t padded = call.kv.padded_dim();
+// A query's softmax before its first segment.
+template <class S>
+TIDEMILL_INLINE void begin_softmax(const AttentionCall& call, std::int32_t head, float* maximum, float* sums) {
+  S::store(sums, S::zero());
+  *maximum = call.sinks == nullptr ? -__builtin_inff() : call.sinks[head];
+  if (call.sinks != nullptr) sums[0] = 1.0f;
+}
+
+// Adds what some queries, a panel at most, found in a segment to what they have found in those before. Those that read
+// nothing of it stay as they are.
+template <class S>
+TIDEMILL_INLINE void merge_queries(const Accumulators& into, const Accumulators& segment, std::int32_t first, int queries,
+                                   const bool* reads) {
+  static_assert(kPanelQueries <= S::kLanes);
+  alignas(64) float before[S::kLanes] = {};
+  alignas(64) float own[S::kLanes] = {};
+  for (int i = 0; i < queries; ++i) {
+    if (!reads[i]) continue;
+    const float earlier = into.maximums[first + i];
+    const float found = segment.maximums[first + i];
+    const float now = found > earlier ? found : earlier;
+    into.maximums[first + i] = now;
+    before[i] = earlier - now;
+    own[i] = found - now;
+  }
+  S::store(before, simd::exp<S>(S::load(before)));
+  S::store(own, simd::exp<S>(S::load(own)));
+  for (int i = 0; i < queries; ++i) {
+    if (!reads[i]) continue;
+    float* sums = into.sums + (first + i) * S::kLanes;
+    S::store(sums, S::fma(S::load(segment.sums + (first + i) * S::kLanes), S::set(own[i]),
+                          S::mul(S::load(sums), S::set(before[i]))));
+    float* to = into.output(first + i);
+    const float* from = segment.output(first + i);
+    for_head_vectors<S>(into.padded_dim, [&](auto lanes, std::int32_t d) {
+      using L = decltype(lanes);
+      L::store(to + d, L::fma(L::load(from + d), L::set(own[i]), L::mul(L::load(to + d), L::set(before[i]))));
+    });
+  }
+}
+
+// A thread's scratch for one task.
+struct TaskScratch {
+  float* queries;  // panels of [dim][rows]
+  Accumulators all;
+  Accumulators segment;
+  float* wide;  // one tile of K and V in float32
+
+  static TIDEMILL_INLINE TaskScratch in(float* scratch, std::int32_t padded_dim) {
+    const auto address = reinterpret_cast<std::uintptr_t>(scratch);
+    float* at = scratch + (64 - address % 64) % 64 / sizeof(float);
+    const std::size_t state = attention_state_floats(kTaskQueries, padded_dim);
+    float* states = at + static_cast<std::size_t>(kTaskQueries) * static_cast<std::size_t>(padded_dim);
+    return {at, Accumulators::in(states, kTaskQueries, padded_dim),
+            Accumulators::in(states + state, kTaskQueries, padded_dim), states + 2 * state};
+  }
+};
+
+// A panel of rows [first, first + rows) of a task, and where each of them stands.
+struct PanelPlace {
+  std::int32_t first;  // counted from the task's first
+  int rows;
+  std::int32_t positions[kPanelQueries];
+
+  static TIDEMILL_INLINE PanelPlace of(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
+                                       std::int32_t first, int rows) {
+    PanelPlace place{first - task.begin, rows, {}};
+    const std::int32_t group = call.group();
+    std::int32_t token = first / group;
+    std::int32_t head = first - token * group;
+    for (int i = 0; i < rows; ++i) {
+      place.positions[i] = row.start + token;
+      if (++head == group) head = 0, ++token;
+    }
+    return place;
+  }
+};
+
+// All panels of a task against one tile: before(place), the panel, after(place). A panel is scored before the one ahead
+// of it is finished: the processor then has products to compute while it waits for a softmax.
+template <class S, class Element, class Before, class After>
+TIDEMILL_INLINE void attend_tile(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
+                                 const AttentionTile<Element>& tile, std::int32_t tile_start, const float* queries,
+                                 const Accumulators& into, Before before, After after) {
+  using Steps = PanelSteps<S, Element>;
+  struct Scored {
+    PanelPlace place;
+    QueryPanel panel;
+    bool reads;  // anything of the tile
+  };
+  alignas(64) float p[2][kPanelQueries * kTileTokens];
+  Scored scored[2];
+  int side = 0;
+  const auto finish = [&](int one) {
+    const Scored& panel = scored[one];
+    if (panel.reads) Steps::kFinish[panel.place.rows - 1](tile, panel.panel, p[one]);
+    after(panel.place);
+  };
+  for_panels(task, [&](std::int32_t first, int rows) {
+    Scored& now = scored[side];
+    now.place = PanelPlace::of(call, row, task, first, rows);
+    before(now.place);
+    const std::int32_t local = now.place.first;
+    now.panel.q = queries + static_cast<std::size_t>(local) * static_cast<std::size_t>(tile.head_dim);
+    now.panel.maximums = into.maximums + local;
+    now.panel.sums = into.sums + S::kLanes * local;
+    now.panel.soft_cap = call.soft_cap;
+    for (int i = 0; i < rows; ++i) {
+      const std::int32_t position = now.place.positions[i];
+      now.panel.spans[i] = span_read(call, position, call.last_read(row, position), tile_start);
+      now.panel.out[i] = into.output(local + i);
+    }
+    now.reads = now.panel.spans[0].begin < kTileTokens && now.panel.spans[rows - 1].end > 0;
+    if (now.reads) Steps::kScore[rows - 1](tile, now.panel, p[side]);
+    side = 1 - side;
+    if (first != task.begin) finish(side);
+  });
+  finish(1 - side);
+}
+
+// The tiles that a task reads, in order.
+template <class Element>
+struct TaskTiles {
+  const AttentionCall& call;
+  const AttentionRow& row;
+  const AttentionTask& task;
+  std::int32_t first_position;  // of the task's queries
+  std::int32_t last;            // last position read
+
+  static TIDEMILL_INLINE TaskTiles of(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task) {
+    const AttentionRow& row = rows[task.row];
+    const std::int32_t group = call.group();
+    const std::int32_t last = call.last_read(row, row.start + (task.end - 1) / group);
+    const std::int32_t end = task.last_segment * kSegmentTokens;
+    return {call, row, task, row.start + task.begin / group, last < end ? last : end - 1};
+  }
+  TIDEMILL_INLINE std::int32_t first_start() const {
+    const std::int32_t read = call.first_read(first_position) / kTileTokens * kTileTokens;
+    const std::int32_t begin = task.first_segment * kSegmentTokens;
+    return read > begin ? read : begin;
+  }
+  TIDEMILL_INLINE TileSpan span(std::int32_t start) const { return span_read(call, first_position, last, start); }
+  TIDEMILL_INLINE AttentionTile<Element> at(std::int32_t start) const {
+    return tile_of<Element>(call.kv, row.table, task.kv_head, start, span(start));
+  }
+};
+
+// A panel's share of a segment is added to what its queries found in those before.
+template <class S>
+TIDEMILL_INLINE void merge_panel(const AttentionCall& call, const AttentionRow& row, std::int32_t segment,
+                                 const PanelPlace& place, const Accumulators& state, const Accumulators& all) {
+  const std::int32_t begin = segment * kSegmentTokens;
+  bool reads[kPanelQueries];
+  for (int i = 0; i < place.rows; ++i) {
+    const bool behind = call.first_read(place.positions[i]) >= begin + kSegmentTokens;
+    const bool ahead = call.last_read(row, place.positions[i]) < begin;
+    reads[i] = !behind && !ahead;
+  }
+  merge_queries<S>(all, state, place.first, place.rows, reads);
+}
+
+// A task's queries over its segments: into(segment) says where one accumulates; done(segment, place, state) takes what
+// a panel found in it, which is still in the nearest cache then.
+template <class S, class Element, class Into, class Done>
+TIDEMILL_INLINE void for_segments(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task,
+                                  const AttentionTask* next, const TaskScratch& scratch, Into into, Done done) {
+  const auto tiles = TaskTiles<Element>::of(call, rows, task);
+  const std::int32_t queries = task.end - task.begin;
+  const bool cached = queries > 2 * kPanelQueries;
+  std::int32_t start = tiles.first_start();
+  std::int32_t cleared = -1;  // the segment that is under way
+  AttentionTile<Element> tile = tiles.at(start);
+  for (; start <= tiles.last; start += kTileTokens) {
+    const std::int32_t segment = start / kSegmentTokens;
+    const Accumulators state = into(segment);
+    const bool first = segment != cleared;
+    const bool last = start + kTileTokens > tiles.last || (start + kTileTokens) % kSegmentTokens == 0;
+    cleared = segment;
+    AttentionTile<Element> following = tile;
+    if (start + kTileTokens <= tiles.last) {
+      following = tiles.at(start + kTileTokens);
+    } else if (next != nullptr) {
+      const auto others = TaskTiles<Element>::of(call, rows, *next);
+      following = others.at(others.first_start());
+    }
+    tile.fetch_meanwhile(following);
+    const auto before = [&](const PanelPlace& place) {
+      if (first) clear<S>(state, place.first, place.first + place.rows);
+      if (cached) tile.template fetch_share<S>(place.first, place.first + place.rows, queries);
+    };
+    const auto after = [&](const PanelPlace& place) {
+      if (last) done(segment, place, state);
+    };
+    if (cached) {
+      const auto wide = cached_tile<S>(tile, tiles.span(start), scratch.wide);
+      attend_tile<S>(call, tiles.row, task, wide, start, scratch.queries, state, before, after);
+    } else {
+      attend_tile<S>(call, tiles.row, task, tile, start, scratch.queries, state, before, after);
+    }
+    tile = following;
+  }
+}
+
+// Before any segment.
+template <class S>
+void begin_task(const AttentionCall& call, const AttentionTask& task, const Accumulators& all) {
   const std::int32_t queries = task.end - task.begin;
   const std::int32_t group = call.group();
-  const QueryState state = QueryState::in(scratch, padded);
-  load_queries<S>(call, row, task, state.queries);
+  clear<S>(all, 0, queries);
   for (std::int32_t r = 0; r < queries; ++r) {
-    begin_softmax<S>(call, task.kv_head * group + (task.begin + r) % group, state.maximums + r, state.sums + 8 * r);
+    begin_softmax<S>(call, task.kv_head * group + (task.begin + r) % group, all.maximums + r, all.sums + S::kLanes * r);
   }
-  for (std::int32_t i = 0; i < padded * queries; i += 8) S::store(state.outputs + i, S::zero());
-  const std::int32_t last = call.last_read(row, row.start + (task.end - 1) / group);
-  for_tiles(call, row.start + task.begin / group, last, [&](std::int32_t start, TileSpan span) {
-    const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, span);
-    if (queries > 2 * kPanelQueries && sizeof(typename Element::Type) < sizeof(float)) {
-      attend_tile<S>(call, row, task, widen_tile<S>(tile, span, state.wide), start, state);
-    } else {
-      attend_tile<S>(call, row, task, tile, start, state);
-    }
-  });
-  for (std::int32_t r = 0; r < queries; ++r) {
-    normalise<S>(state.outputs + static_cast<std::size_t>(r * padded), S::sum(S::load(state.sums + 8 * r)),
-                 call.kv.head_dim, query_output<S>(call, row, task, task.begin + r));
+}
+
+// After the last.
+template <class S>
+void end_task(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, const Accumulators& all) {
+  for (std::int32_t r = 0; r < task.end - task.begin; ++r) {
+    normalise<S>(all.output(r), S::sum(S::load(all.sums + S::kLanes * r)), call.kv.head_dim,
+                 query_output<S>(call, row, task, task.begin + r));
   }
+}
+
+TIDEMILL_INLINE Accumulators kept_segment(const AttentionCall& call, const AttentionTask& task, std::int32_t segment) {
+  const std::int32_t queries = task.end - task.begin;
+  const std::size_t size = attention_state_floats(queries, call.kv.padded_dim());
+  const auto index = static_cast<std::size_t>(segment - task.first_kept);
+  return Accumulators::in(call.states + task.states + index * size, queries, call.kv.padded_dim());
+}
+
+// The whole of a task's queries; or of a part of their context its segments, which merge adds up. Both do the same sums
+// in the same order.
+template <class S, class Element>
+void attend(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task, const AttentionTask* next,
+            float* floats) {
+  const AttentionRow& row = rows[task.row];
+  const TaskScratch scratch = TaskScratch::in(floats, call.kv.padded_dim());
+  load_queries<S>(call, row, task, scratch.queries);
+  if (task.is_part()) {
+    for_segments<S, Element>(
+        call, rows, task, next, scratch, [&](std::int32_t segment) { return kept_segment(call, task, segment); },
+        [](std::int32_t, const PanelPlace&, const Accumulators&) {});
+    return;
+  }
+  begin_task<S>(call, task, scratch.all);
+  for_segments<S, Element>(
+      call, rows, task, next, scratch, [&](std::int32_t) { return scratch.segment; },
+      [&](std::int32_t segment, const PanelPlace& place, const Accumulators& state) {
+        merge_panel<S>(call, row, segment, place, state, scratch.all);
+      });
+  end_task<S>(call, row, task, scratch.all);
+}
+
+// Adds up the segments of a task whose parts have been attended.
+template <class S>
+void merge(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task, float* floats) {
+  const AttentionRow& row = rows[task.row];
+  const TaskScratch scratch = TaskScratch::in(floats, call.kv.padded_dim());
+  begin_task<S>(call, task, scratch.all);
+  for (std::int32_t segment = task.first_segment; segment < task.last_segment; ++segment) {
+    const Accumulators state = kept_segment(call, task, segment);
+    for_panels(task, [&](std::int32_t first, int queries) {
+      merge_panel<S>(call, row, segment, PanelPlace::of(call, row, task, first, queries), state, scratch.all);
+    });
+  }
+  end_task<S>(call, row, task, scratch.all);
 }
 
 template <class S, class Element>
@@ -427,7 +352,7 @@ void write_kv(const AttentionCall& call, const AttentionRow& row, std::int32_t b
   const std::int32_t dim = call.kv.head_dim;
   const std::int32_t padded = call.kv.padded_dim();
   const std::int32_t block_size = call.kv.block_size;
-  alignas(32) float head[kMaxHeadDim];
+  alignas(64) float head[kMaxHeadDim];
   for (std::int32_t token = begin; token < end; ++token) {
     const std::int32_t position = row.start + token;
     const std::int32_t block = row.table[position / block_size];
@@ -448,72 +373,6 @@ void write_kv(const AttentionCall& call, const AttentionRow& row, std::int32_t b
       for (std::int32_t d = dim; d < padded; ++d) store_element(values + d, 0.0f);
     }
   }
-}
-
-// Materialised form: the score row of (token, head) is scores + scores_offset + (token * heads + head) * row length.
-TIDEMILL_INLINE float* score_row(const AttentionCall& call, const AttentionRow& row, std::int32_t token,
-                                 std::int32_t head) {
-  const std::size_t length = score_row_floats(row.start + row.tokens);
-  return call.scores + row.scores_offset +
-         (static_cast<std::size_t>(token) * static_cast<std::size_t>(call.heads) + static_cast<std::size_t>(head)) *
-             length;
-}
-
-template <class S, class Element>
-void materialised_scores(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
-                         float* scratch) {
-  const std::int32_t group = call.group();
-  for (std::int32_t r = task.begin; r < task.end; ++r) {
-    load_queries<S>(call, row, AttentionTask{task.row, task.kv_head, r, r + 1}, scratch);
-    float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
-    const std::int32_t position = row.start + r / group;
-    for_tiles(call, position, call.last_read(row, position), [&](std::int32_t start, TileSpan span) {
-      const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, span);
-      panel_scores<S, Element, 1>(tile, scratch, span, p + start, 0);
-      cap_scores<S>(p + start, span, call.soft_cap);
-    });
-  }
-}
-
-// Weights in place of scores, already divided by their sum.
-template <class S>
-void materialised_softmax(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float*) {
-  const std::int32_t group = call.group();
-  for (std::int32_t r = task.begin; r < task.end; ++r) {
-    float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
-    const std::int32_t position = row.start + r / group;
-    const TileSpan span{call.first_read(position), call.last_read(row, position) + 1};
-    float maximum;
-    alignas(32) float sums[S::kLanes];
-    begin_softmax<S>(call, task.kv_head * group + r % group, &maximum, sums);
-    softmax_step<S>(p, span, &maximum, sums);
-    const auto total = S::set(S::sum(S::load(sums)));
-    const TileSpan lanes = lanes_around(span);
-    for (std::int32_t t = lanes.begin; t < lanes.end; t += 8) S::store(p + t, S::div(S::load(p + t), total));
-  }
-}
-
-template <class S, class Element>
-void materialised_values(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
-                         float* scratch) {
-  const std::int32_t group = call.group();
-  const std::int32_t padded = call.kv.padded_dim();
-  for (std::int32_t r = task.begin; r < task.end; ++r) {
-    const float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
-    for (std::int32_t d = 0; d < padded; d += 8) S::store(scratch + d, S::zero());
-    const std::int32_t position = row.start + r / group;
-    for_tiles(call, position, call.last_read(row, position), [&](std::int32_t start, TileSpan span) {
-      const auto tile = tile_of<Element>(call.kv, row.table, task.kv_head, start, span);
-      extra_values<S, Element>(tile, p + start, span, scratch);
-    });
-    normalise<S>(scratch, 1.0f, call.kv.head_dim, query_output<S>(call, row, task, r));
-  }
-}
-
-template <class S, class Element>
-constexpr AttentionKernels attention_kernels() {
-  return {write_kv<S, Element>, attend<S, Element>, materialised_scores<S, Element>, materialised_softmax<S>,
-          materialised_values<S, Element>};
 }
 
 }  // namespace tidemill

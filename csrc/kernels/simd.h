@@ -1,5 +1,5 @@
 // Float lanes in several spellings with one interface: eight in Portable (two 16-byte compiler vectors), Avx2, Neon and
-// Avx512Eight, sixteen in Avx512.
+// Avx512Eight, sixteen in Avx512. S::Eight are eight lanes of the same instruction set.
 //
 // Kernels are templates over one of them, instantiated in vector_<isa>.cpp. Everything here is a static member that is
 // always inlined, so that no code compiled for AVX2 can be linked into the portable build. Portable::fma rounds twice,
@@ -24,6 +24,7 @@ namespace tidemill::simd {
 struct Portable {
   static constexpr const char* kName = "portable";
   static constexpr int kLanes = 8;
+  using Eight = Portable;
   typedef float F4 __attribute__((vector_size(16)));
   typedef std::int32_t I4 __attribute__((vector_size(16)));
   struct V {
@@ -144,6 +145,7 @@ struct Portable {
 struct Avx2 {
   static constexpr const char* kName = "avx2";
   static constexpr int kLanes = 8;
+  using Eight = Avx2;
   using V = __m256;
   using Mask = __m256;
 
@@ -204,6 +206,7 @@ struct Avx2 {
 struct Neon {
   static constexpr const char* kName = "neon";
   static constexpr int kLanes = 8;
+  using Eight = Neon;
   struct V {
     float32x4_t lo, hi;
   };
@@ -281,9 +284,16 @@ struct Neon {
 #endif
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+// Not Avx2 itself: templates over that belong to another file.
+struct Avx512Eight : Avx2 {
+  static constexpr const char* kName = "avx512";
+  using Eight = Avx512Eight;
+};
+
 struct Avx512 {
   static constexpr const char* kName = "avx512";
   static constexpr int kLanes = 16;
+  using Eight = Avx512Eight;
   using V = __m512;
   using Mask = __mmask16;
 
@@ -334,11 +344,6 @@ struct Avx512 {
     return Avx2::max_lane(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
   }
   static TIDEMILL_INLINE void prefetch(const void* p) { Avx2::prefetch(p); }
-};
-
-// Eight lanes of this instruction set. Not Avx2 itself: templates over that belong to another file.
-struct Avx512Eight : Avx2 {
-  static constexpr const char* kName = Avx512::kName;
 };
 #endif
 

@@ -4,7 +4,7 @@
 namespace tidemill {
 
 const VectorKernels& vector_kernels_avx512() {
-  static constexpr VectorKernels kernels = vector_kernels<simd::Avx512, simd::Avx512Eight>();
+  static constexpr VectorKernels kernels = vector_kernels<simd::Avx512>();
   return kernels;
 }
 

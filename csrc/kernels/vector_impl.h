@@ -1,7 +1,7 @@
-// The table of vector kernels of one instruction set: S for rows and draws, AttentionLanes for attention (see simd.h).
+// The table of vector kernels of one instruction set: S (see simd.h).
 #pragma once
 #include "activation_impl.h"
-#include "attention_impl.h"
+#include "attention_stages.h"
 #include "glu_impl.h"
 #include "norm_impl.h"
 #include "rope_impl.h"
@@ -10,7 +10,7 @@
 
 namespace tidemill {
 
-template <class S, class AttentionLanes = S>
+template <class S>
 constexpr VectorKernels vector_kernels() {
   return {S::kName,
           rms_norm<S>,
@@ -25,7 +25,7 @@ constexpr VectorKernels vector_kernels() {
           sigmoid_gate_row<S>,
           soft_cap<S>,
           rope_head<S>,
-          {attention_kernels<AttentionLanes, F16Element>(), attention_kernels<AttentionLanes, F32Element>()},
+          {attention_kernels<S, F16Element>(), attention_kernels<S, F32Element>()},
           sampler_kernels<S>()};
 }
 

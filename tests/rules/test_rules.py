@@ -116,6 +116,32 @@ def test_rule_2_attention_tiles_are_absolute(attention: str) -> None:
     assert all(same(found[0], other) for other in found[1:])
 
 
+@pytest.mark.parametrize("isa", EVERY_ISA)
+def test_rule_2_a_long_context_is_split_over_threads(isa: str) -> None:
+    """The last tokens of 600, one a step: two threads share their three segments, one thread walks through them, and a
+    chunk of many tokens is not split at all."""
+    model = tiny_model(WeightFormat.F32)
+    tokens = prompt(600)
+    found = []
+    for threads, chunks in [
+        (1, [600]),
+        (2, [600]),
+        (1, [590] + 10 * [1]),
+        (2, [590] + 10 * [1]),
+        (2, [300, 290, 3, 7]),
+    ]:
+        config = ExecutorConfig(threads=threads, isa=isa)  # type: ignore[arg-type]
+        executor = Rig(model=model, executor=config, num_blocks=40).make_executor()
+        blocks = [*range(20, 40), *range(20)]
+        parts, at = [], 0
+        for size in chunks:
+            parts += logits(executor, row(tokens[at : at + size], start=at, blocks=blocks))
+            at += size
+        found.append(np.concatenate(parts)[-10:])
+        executor.close()
+    assert all(same(found[0], other) for other in found[1:])
+
+
 @pytest.mark.parametrize("kv_format", ["f16", "f32"])
 def test_rule_3_keys_and_values_are_read_as_rounded(kv_format: str) -> None:
     """A token that attends within its own chunk reads what a later step would read: the rounded key and value."""
