@@ -82,13 +82,13 @@ check-python: setup
 	$(BIN)/lint-imports
 
 check-native: $(VENV)/.installed
-	@mkdir -p build; for sanitizer in address,undefined thread; do \
-		folder=build/sanitize-$${sanitizer%%,*}; \
-		$(BIN)/cmake -S . -B $$folder -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTIDEMILL_PYTHON=OFF -DTIDEMILL_TESTS=ON \
+	@mkdir -p build; for sanitizer in "" address,undefined thread; do \
+		folder=build/native-$${sanitizer%%,*}; \
+		$(BIN)/cmake -S . -B $$folder -DTIDEMILL_PYTHON=OFF -DTIDEMILL_TESTS=ON \
 			-DTIDEMILL_SANITIZE=$$sanitizer >$$folder.log 2>&1 || { cat $$folder.log; exit 1; }; \
 		$(BIN)/cmake --build $$folder --parallel $(CPUS) >>$$folder.log 2>&1 || { cat $$folder.log; exit 1; }; \
-		echo "native tests under $$sanitizer"; \
-		$(BIN)/ctest --test-dir $$folder --output-on-failure --no-tests=error; \
+		echo "native tests$${sanitizer:+ under $$sanitizer}"; \
+		$(BIN)/ctest --test-dir $$folder --parallel $(CPUS) --output-on-failure --no-tests=error; \
 	done
 
 # Emulated processors, each with the instruction sets that must be found on it: with every extension, and ARMv8.0.
