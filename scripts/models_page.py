@@ -82,8 +82,9 @@ cutting in `tokenizer.ggml.pre` and do not contain it. Known are:
 
 {rules}.
 
-They cut where the regex library cuts by the published expression, which the tests compare: that of the model itself where
-one could be read, else that of llama.cpp. What is not in the list is refused by its name, as a guessed rule gives wrong ids in silence.
+They cut where the regex library cuts by the published expression, which the tests compare: that of the model itself
+where one could be read, else that of llama.cpp. What is not in the list is refused by its name, as a guessed rule gives
+wrong ids in silence.
 
 Ids, control tokens in markup, and text put together again piece by piece are compared on text that is hard to cut
 (digits, contractions, scripts, emoji with joiners, combining marks, runs of spaces, NUL, words of thousands of

@@ -8,6 +8,7 @@ import json
 import logging
 import mmap
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -456,6 +457,8 @@ def test_experts_that_lie_apart_in_a_file_come_back_the_same(name: str, cache: P
 
 
 FOLDERS = sorted({file.parent for file in (Path(__file__).parents[2] / "golden" / "data").rglob("*.safetensors")})
+_UNPACKED = re.compile("embed|^pooler")
+"""Tables are read in place, and the poolers of encoders not at all: a cache of packed weights knows neither."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -476,7 +479,7 @@ def test_every_kind_of_checkpoint_is_found_again_and_every_change_in_it_is_seen(
         )
         for name, entry in header.items():
             begin, end = entry["data_offsets"] if name != "__metadata__" else (0, 0)
-            if end - begin < (largest["data_offsets"][1] - largest["data_offsets"][0]) // 2 or "embed" in name:
+            if end - begin < (largest["data_offsets"][1] - largest["data_offsets"][0]) // 2 or _UNPACKED.search(name):
                 continue
             whole[data + (begin + end) // 2] ^= 1
             file.write_bytes(whole)
