@@ -458,7 +458,7 @@ def test_experts_that_lie_apart_in_a_file_come_back_the_same(name: str, cache: P
 
 FOLDERS = sorted({file.parent for file in (Path(__file__).parents[2] / "golden" / "data").rglob("*.safetensors")})
 _UNPACKED = re.compile("embed|^pooler|^cls")
-"""Tables are read in place, and an encoder's pooler and first task not at all: a cache of packed weights knows neither."""
+"""Tables are read in place, an encoder's pooler and first task not at all: a cache of packed weights knows neither."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
