@@ -69,7 +69,7 @@ async def test_refusals_come_before_the_first_delta() -> None:
 
 
 async def test_the_same_id_twice_at_once_is_refused_the_second_time() -> None:
-    async with engine() as one:
+    async with engine(lambda _: time.sleep(0.01)) as one:  # so that the first one still runs when the second comes
         async with aclosing(one.generate(request("a", 3, max_tokens=500, ignore_eos=True))) as deltas:
             await anext(deltas)
             with pytest.raises(InvalidRequest, match="in use"):

@@ -12,6 +12,7 @@ import pytest
 from tests.support.golden_models import EXECUTORS, TOLERANCE, VISIBLE, Golden, all_logits, executor_for
 from tidemill.core.config import ModelConfig
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
+from tidemill.graph.weight_source import formats_of
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.loading import load_model
 from tidemill.models.loading.stored import StoredTensor, StoredWeights
@@ -138,7 +139,8 @@ def test_parts_of_rows_are_read_alike() -> None:
 
 
 def test_what_is_named_left_alone_stays_as_it_was() -> None:
-    formats = load("awq_mixed").weights.formats  # type: ignore[attr-defined]
+    weights = load("awq_mixed").weights
+    formats = formats_of(weights, weights)
     assert formats["model.layers.0.self_attn.q_proj.weight"] is WeightFormat.Q4_Z
     for name in ("layers.0.self_attn.v_proj", "layers.1.mlp.up_proj", "embed_tokens"):
         assert formats[f"model.{name}.weight"] is WeightFormat.F16
