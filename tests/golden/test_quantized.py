@@ -12,8 +12,8 @@ import pytest
 from tests.support.golden_models import EXECUTORS, TOLERANCE, VISIBLE, Golden, all_logits, executor_for
 from tidemill.core.config import ModelConfig
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
-from tidemill.graph.weight_source import formats_of
 from tidemill.graph.passes.fuse import fuse
+from tidemill.graph.weight_source import formats_of
 from tidemill.models.loading import load_model
 from tidemill.models.loading.stored import StoredTensor, StoredWeights
 from tidemill.models.model import Model
