@@ -230,10 +230,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def fail(self) -> None:
-        schedule = self.driver.schedule()
-        self.driver.scheduler.cancel_step()
-        for share in schedule.shares:
+        for share in self.driver.schedule().shares:
             self.driver.remove(share.sequence)
+            assert not self.driver.scheduler.commit(share, 0)
 
     @rule()
     def clear_cache(self) -> None:

@@ -232,19 +232,6 @@ def test_a_sequence_removed_in_flight_holds_its_blocks_until_the_step_has_ended(
     one.verify()
 
 
-def test_a_cancelled_step_counts_for_nothing() -> None:
-    one = scheduler(max_step_tokens=30)
-    leaving, staying = add(one, 20, 20)
-    first = shares(one.schedule())
-    one.remove(leaving)
-    one.cancel_step()
-    one.verify()
-    assert leaving.state is SequenceState.GONE
-    assert (staying.num_computed, held(one)) == (0, 1)
-    assert first == [(0, 0, 20), (1, 0, 10)]
-    assert step(one) == [(1, 0, 20)]
-
-
 def test_proposals_join_the_newest_token_and_what_was_wrong_is_given_back() -> None:
     one = scheduler()
     (it,) = add(one, 14)

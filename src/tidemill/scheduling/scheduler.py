@@ -253,14 +253,6 @@ class Scheduler:
         self._space.slide(sequence.tables, sequence.num_computed, reserved_tokens=self._reserved_tokens(sequence))
         return True
 
-    def cancel_step(self) -> None:
-        """Forget the step in flight, which failed: nothing of it counts as computed."""
-        for share in self._in_flight.values():
-            share.sequence.num_proposed = 0
-            if share.sequence.state is SequenceState.LEAVING:
-                self._let_go(share.sequence)
-        self._in_flight.clear()
-
     def remove(self, sequence: SequenceCounters, tail: BlockKey | None = None) -> None:
         """End a sequence, wherever it is. Its blocks come back at once, or when its step in flight ends. ``tail``: the
         key of the last, partial block of its computed tokens, for others to copy from."""
