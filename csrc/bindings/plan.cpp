@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -103,6 +104,20 @@ void read_bias(nb::handle value, std::size_t row, SamplingParameters& out) {
   }
 }
 
+void read_masks(nb::handle value, std::size_t row, SamplingParameters& out) {
+  const Field field{row, "masks"};
+  const Items items(value, field);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    std::vector<std::uint32_t>& mask = out.masks.emplace_back();
+    if (items[i].is_none()) continue;
+    if (!nb::isinstance<nb::bytes>(items[i])) field.fail("has an entry that is neither bytes nor None");
+    const auto bytes = nb::borrow<nb::bytes>(items[i]);
+    if (bytes.size() == 0 || bytes.size() % sizeof(std::uint32_t) != 0) field.fail("has an entry of no whole words");
+    mask.resize(bytes.size() / sizeof(std::uint32_t));
+    std::memcpy(mask.data(), bytes.c_str(), bytes.size());
+  }
+}
+
 SamplingParameters read_options(nb::handle options, std::size_t row) {
   const auto floating = [&](const char* name) { return number(options.attr(name), {row, name}); };
   SamplingParameters out;
@@ -121,6 +136,8 @@ SamplingParameters read_options(nb::handle options, std::size_t row) {
     out.logprobs = small_integer(logprobs, {row, "logprobs"});
     if (out.logprobs < 0) Field{row, "logprobs"}.fail("is negative");
   }
+  const nb::object masks = options.attr("masks");
+  if (!masks.is_none()) read_masks(masks, row, out);
   const nb::object penalties = options.attr("penalties");
   if (!penalties.is_none()) read_penalties(penalties, row, out);
   if (penalties.is_none() == out.penalised()) {

@@ -28,6 +28,20 @@ void check_number(std::size_t row, const char* field, double value, double low, 
   if (!(value >= low && value <= high)) fail(row, std::string(field) + " = " + std::to_string(value) + " is out of range");
 }
 
+void check_masks(std::size_t row, const std::vector<std::vector<std::uint32_t>>& masks, std::int32_t outputs,
+                 std::int32_t vocab) {
+  if (masks.empty()) return;
+  if (masks.size() != static_cast<std::size_t>(outputs)) {
+    fail(row, "masks are " + std::to_string(masks.size()) + " for " + std::to_string(outputs) + " outputs");
+  }
+  const auto words = static_cast<std::size_t>((vocab + 31) / 32);
+  for (const auto& mask : masks) {
+    if (!mask.empty() && mask.size() != words) {
+      fail(row, "a mask has " + std::to_string(4 * mask.size()) + " bytes, not " + std::to_string(4 * words));
+    }
+  }
+}
+
 void check_sampling(std::size_t row, const SamplingParameters& sampling, std::int32_t vocab) {
   constexpr double kHuge = std::numeric_limits<float>::max();
   check_number(row, "temperature", static_cast<double>(sampling.temperature), 0.0, kHuge);
@@ -98,7 +112,9 @@ void PlanCheck::check_kind(std::size_t index, const StepRow& row) {
   if (program_.positions > 0 && last >= program_.positions) fail(index, outside("position", last, program_.positions));
   if (program_.vector_width == 0) {
     if (row.draws != (row.outputs > 0)) fail(index, "options must be present exactly if num_outputs > 0");
-    if (row.draws) check_sampling(index, row.sampling, program_.vocab);
+    if (!row.draws) return;
+    check_sampling(index, row.sampling, program_.vocab);
+    check_masks(index, row.sampling.masks, row.outputs, program_.vocab);
     return;
   }
   if (row.draws) fail(index, "options are present, and no token is drawn");

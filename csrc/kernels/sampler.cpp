@@ -23,13 +23,18 @@ Sampler::Sampler(const SamplerKernels& kernels, std::int32_t vocab)
 
 void Sampler::draw(const float* logits, const SamplingParameters& parameters,
                    std::span<const std::int32_t> proposals, std::int64_t position, Draw& out) {
-  const bool plain = parameters.bias.empty() && !parameters.penalised();
+  const std::span<const std::uint32_t> mask = parameters.mask(proposals.size());
+  const bool plain = parameters.bias.empty() && !parameters.penalised() && mask.empty();
   if (parameters.greedy() && plain) {
     out.token = kernels_.argmax(logits, vocab_);
   } else {
     kernels_.finite(logits, vocab_, adjusted_.data());
     adjust(parameters, proposals);
-    out.token = parameters.greedy() ? kernels_.argmax(adjusted_.data(), vocab_) : sample(parameters, position);
+    if (!mask.empty() && !keep_allowed(mask)) {
+      out.token = 0;
+    } else {
+      out.token = parameters.greedy() ? kernels_.argmax(adjusted_.data(), vocab_) : sample(parameters, position);
+    }
   }
   out.top.clear();
   if (parameters.logprobs >= 0) log_probabilities(logits, parameters.logprobs, out);
@@ -41,6 +46,22 @@ void Sampler::penalise(const SamplingParameters& parameters, std::int32_t id, st
   if (output_count > 0) {
     logit -= parameters.frequency_penalty * static_cast<float>(output_count) + parameters.presence_penalty;
   }
+}
+
+// Tokens that the mask leaves out rank below all others; false if it leaves out all.
+bool Sampler::keep_allowed(std::span<const std::uint32_t> mask) {
+  bool any = false;
+  for (std::int32_t first = 0; first < vocab_; first += 32) {
+    const std::uint32_t word = mask[static_cast<std::size_t>(first / 32)];
+    const std::int32_t count = std::min(32, vocab_ - first);
+    const std::uint32_t all = count == 32 ? ~0u : (1u << count) - 1u;
+    any = any || (word & all) != 0;
+    if ((word & all) == all) continue;
+    for (std::int32_t bit = 0; bit < count; ++bit) {
+      if ((word >> bit & 1u) == 0) adjusted_[static_cast<std::size_t>(first + bit)] = -INFINITY;
+    }
+  }
+  return any;
 }
 
 void Sampler::adjust(const SamplingParameters& parameters, std::span<const std::int32_t> proposals) {

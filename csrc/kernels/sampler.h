@@ -1,7 +1,8 @@
 // The draw of one token from one row of logits.
 //
-// Order: logits -> bias -> repetition, presence and frequency penalties -> temperature -> top-k -> top-p -> min-p ->
-// draw. Tokens are ranked by (logit descending, id ascending), and each cut keeps a prefix of that ranking:
+// Order: logits -> bias -> repetition, presence and frequency penalties -> mask -> temperature -> top-k -> top-p -> min-p
+// -> draw. A mask is a bit per token, token i being bit i mod 32 of word i div 32; tokens whose bit is 0 are not drawn,
+// and where it leaves none, token 0 stands for the draw. Tokens are ranked by (logit descending, id ascending), and each cut keeps a prefix of that ranking:
 //   top-k  exactly k tokens
 //   top-p  the shortest prefix whose probability, among the tokens that top-k kept, reaches top_p
 //   min-p  tokens at least min_p times as likely as the first
@@ -79,8 +80,12 @@ struct SamplingParameters {
   std::int32_t logprobs = -1;  // -1: none
   std::vector<TokenBias> bias;
   std::vector<TokenCount> counts;  // ascending ids
+  std::vector<std::vector<std::uint32_t>> masks;  // none, or one per output; an empty one allows every token
 
   bool greedy() const { return temperature <= kGreedyTemperature; }
+  std::span<const std::uint32_t> mask(std::size_t output) const {
+    return masks.empty() ? std::span<const std::uint32_t>() : masks[output];
+  }
   bool penalised() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
   }
@@ -102,12 +107,14 @@ class Sampler {
  public:
   Sampler(const SamplerKernels& kernels, std::int32_t vocab);
 
-  // `proposals` are the tokens assumed to follow those in parameters.counts; position is that of the token drawn.
+  // `proposals` are the tokens assumed to follow those in parameters.counts, so that this is the output after as many
+  // of them; position is that of the token drawn.
   void draw(const float* logits, const SamplingParameters& parameters, std::span<const std::int32_t> proposals,
             std::int64_t position, Draw& out);
 
  private:
   void adjust(const SamplingParameters& parameters, std::span<const std::int32_t> proposals);
+  bool keep_allowed(std::span<const std::uint32_t> mask);
   void penalise(const SamplingParameters& parameters, std::int32_t id, std::int32_t output_count);
   std::int32_t sample(const SamplingParameters& parameters, std::int64_t position);
   bool rank_candidates(const SamplingParameters& parameters);

@@ -28,6 +28,7 @@ from tidemill.core.settings import engine_config
 from tidemill.core.step import TokenLogprob
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.admission import check, check_embeds, check_generates, check_text, check_tokens
+from tidemill.frontend.bad_words import banned_sequences
 from tidemill.frontend.choice import ChoiceText
 from tidemill.frontend.text import Text
 
@@ -314,7 +315,12 @@ class LLM:
                 check(len(prompt), options[place], self.info)
                 check_tokens(prompt, self.info.vocab_size)
         return [
-            TokenRequest(request_id=f"llm-{uuid.uuid4().hex}", prompt=tuple(prompt), sampling=own)
+            TokenRequest(
+                request_id=f"llm-{uuid.uuid4().hex}",
+                prompt=tuple(prompt),
+                sampling=own,
+                banned=banned_sequences(own.bad_words, self._text),
+            )
             for prompt, own in zip(prompts, options, strict=True)
         ]
 
@@ -462,7 +468,8 @@ class _Collected:
 
 
 def _choice_text(request: TokenRequest, text: Text) -> ChoiceText:
-    return ChoiceText(detokenizer=text.detokenizer(), stops=request.sampling.stop)
+    sampling = request.sampling
+    return ChoiceText(detokenizer=text.detokenizer(), stops=sampling.stop, min_tokens=sampling.min_tokens)
 
 
 def _is_list(value: object) -> bool:

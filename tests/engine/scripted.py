@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tidemill.core.clock import Clock, ManualClock
 from tidemill.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from tidemill.core.errors import ModelLoadError
+from tidemill.core.mask import allows
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import PlanRow, RowOptions, RowOutputs, StepPlan, StepResult, TokenLogprob
 from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
@@ -42,10 +43,13 @@ def chain(state: bytes, token: int) -> bytes:
     return blake2b(state + token.to_bytes(4, "little"), digest_size=8).digest()
 
 
-def draw(state: bytes, position: int, options: RowOptions) -> int:
-    """The token that follows at ``position``: depends on every token before it and on everything the draw has."""
-    key = repr((position, options)).encode()
-    return int.from_bytes(blake2b(state + key, digest_size=4).digest(), "little") % VOCAB
+def draw(state: bytes, position: int, options: RowOptions, mask: bytes | None = None) -> int:
+    """The token that follows at ``position``: depends on every token before it and on everything the draw has, and is
+    the first allowed one from there on."""
+    key = repr((position, replace(options, masks=None))).encode()
+    first = int.from_bytes(blake2b(state + key, digest_size=4).digest(), "little")
+    after = ((first + step) % VOCAB for step in range(VOCAB))
+    return next((token for token in after if allows(mask, token)), 0)
 
 
 class HashExecutor:
@@ -115,9 +119,11 @@ class HashExecutor:
         if not row.num_outputs:
             return RowOutputs()
         assert row.options is not None
-        tokens = []
-        for position, state in states[-row.num_outputs :]:
-            tokens.append(draw(state, position, row.options))
+        masks = row.options.masks or (None,) * row.num_outputs
+        tokens = [
+            draw(state, position, row.options, mask)
+            for (position, state), mask in zip(states[-row.num_outputs :], masks, strict=True)
+        ]
         logprobs = tuple(TokenLogprob(token=token, logprob=-token / VOCAB) for token in tokens)
         return RowOutputs(tokens=tuple(tokens), logprobs=None if row.options.logprobs is None else logprobs)
 

@@ -20,11 +20,12 @@ def _run(
     *,
     end: FinishReason = FinishReason.STOP,
     per_delta: int = 1,
+    min_tokens: int = 0,
 ) -> tuple[ChoiceText, list[TextDelta]]:
     """Push pieces as tokens, ``per_delta`` at a time; the last delta carries the end, as a length limit does."""
     text = ToyText(pieces)
     ids = [text.id_of(piece) for piece in pieces]
-    choice = ChoiceText(detokenizer=text.detokenizer(), stops=stops)
+    choice = ChoiceText(detokenizer=text.detokenizer(), stops=stops, min_tokens=min_tokens)
     out = []
     for at in range(0, len(ids), per_delta):
         group = tuple(ids[at : at + per_delta])
@@ -137,3 +138,9 @@ def test_pieces_make_no_difference_to_the_answer(pieces, stops, per_delta):
     for delta in deltas:
         shown += len(delta.text)
         assert all(token.start < shown for token in delta.tokens)
+
+
+@pytest.mark.parametrize("per_delta", [1, 2, 5])
+def test_stop_strings_are_looked_for_behind_the_least_number_of_tokens(per_delta: int) -> None:
+    pieces = ["a.", "b.", "c.", "d.", "e."]
+    assert _text(_run(pieces, ["."], min_tokens=3, per_delta=per_delta)[1]) == "a.b.c.d"

@@ -90,8 +90,6 @@ FEATURES = [
     ("complete", {"echo": True, "logprobs": 1}, "echo"),
     ("complete", {"echo": True, "logprobs": 0}, "echo"),
     ("complete", {"guided_json": {}}, "guided_json"),
-    ("complete", {"min_tokens": 5}, "min_tokens"),
-    ("complete", {"min_tokens": False}, "min_tokens"),
 ]
 
 
@@ -111,7 +109,7 @@ async def test_features_that_are_missing_are_refused_by_name(http, route, fields
         ("chat", {"response_format": {"type": "text"}, "modalities": ["text"]}),
         ("complete", {"best_of": 1}),
         ("complete", {"best_of": 2, "n": 2}),
-        ("complete", {"suffix": "", "min_tokens": 0, "length_penalty": 1.0}),
+        ("complete", {"suffix": "", "length_penalty": 1.0}),
     ],
 )
 async def test_values_that_do_not_ask_for_the_feature_are_taken(http, route, fields):
@@ -147,14 +145,24 @@ async def test_options_reach_the_engine_as_they_were_sent(http):
         "n": 2,
         "max_tokens": 9,
         "ignore_eos": True,
+        "min_tokens": 2,
     }
     async with http(list(b"ok")) as served:
         await served.chat(
-            **sent, stop=["Z"], stop_token_ids=[3, 4], logit_bias={"65": -1.5, "0": 2}, logprobs=True, top_logprobs=3
+            **sent,
+            allowed_token_ids=[65, 90],
+            bad_words=["no"],
+            stop=["Z"],
+            stop_token_ids=[3, 4],
+            logit_bias={"65": -1.5, "0": 2},
+            logprobs=True,
+            top_logprobs=3,
         )
     sampling = served.engine.requests[0].sampling
     assert {name: getattr(sampling, name) for name in sent} == sent
     assert (sampling.stop, sampling.stop_token_ids) == (("Z",), (3, 4))
+    assert (sampling.allowed_token_ids, sampling.bad_words) == ((65, 90), ("no",))
+    assert served.engine.requests[0].banned == ((*b"no",), (*b" no",))
     assert (dict(sampling.logit_bias), sampling.logprobs) == ({65: -1.5, 0: 2.0}, 3)
 
 

@@ -21,7 +21,13 @@ __all__ = ["SIZES", "DebugOption", "JsonOption", "parse_size", "typed_settings",
 
 SIZES = frozenset({"kv_memory", "max_body_bytes", "packed_cache_size"})
 """Settings in bytes, which take 512MiB and the like."""
-_SINGULAR = {"api_keys": "--api-key", "allowed_hosts": "--allowed-host", "stop_token_ids": "--stop-token-id"}
+_SINGULAR = {
+    "api_keys": "--api-key",
+    "allowed_hosts": "--allowed-host",
+    "stop_token_ids": "--stop-token-id",
+    "allowed_token_ids": "--allowed-token-id",
+    "bad_words": "--bad-word",
+}
 """Options that are given once per value are named for one value."""
 _VARIABLES = {"api_keys": "TIDEMILL_API_KEY"}
 """Environment variables: a key on the command line can be read by everybody on the machine."""

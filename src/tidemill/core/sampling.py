@@ -1,7 +1,8 @@
 """How the next token is chosen: one record, validated once, the same for HTTP, Python and the engines.
 
 The order of the steps is fixed (and is that of Hugging Face transformers):
-logits -> bias -> repetition, presence and frequency penalties -> temperature -> top-k -> top-p -> min-p -> draw.
+logits -> bias -> repetition, presence and frequency penalties -> allowed tokens -> temperature -> top-k -> top-p ->
+min-p -> draw.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tidemill.core.errors import InvalidRequest
 
 __all__ = [
     "GREEDY_TEMPERATURE",
+    "MAX_BAD_WORDS",
     "MAX_CHOICES",
     "MAX_LOGIT_BIAS",
     "MAX_STOP_STRINGS",
@@ -27,6 +29,7 @@ MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_STRINGS = 64
+MAX_BAD_WORDS = 256
 _MAX_SEED = 2**63
 
 
@@ -56,6 +59,12 @@ class SamplingOptions:
     """How many choices to generate for the prompt; each draws its own random numbers."""
     max_tokens: int | None = None
     """Most tokens to generate per choice; None: as many as the model's length leaves room for."""
+    min_tokens: int = 0
+    """Fewest tokens to generate per choice: before, no end token, no stop token id and no stop string ends it."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """Draw none but these (end tokens, where they are to be possible, included); None: any."""
+    bad_words: tuple[str, ...] = ()
+    """Texts whose token sequences are not generated, at the beginning of a word or within one."""
     stop: tuple[str, ...] = ()
     """Generation ends before the first of these strings; they are not part of the text."""
     stop_token_ids: tuple[int, ...] = ()
@@ -93,6 +102,11 @@ class SamplingOptions:
         _integer("n", self.n, 1, MAX_CHOICES)
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}", param="min_tokens"
+            )
         if self.seed is not None:
             _integer("seed", self.seed, -_MAX_SEED, _MAX_SEED - 1)
         if self.logprobs is not None:
@@ -101,7 +115,28 @@ class SamplingOptions:
             raise InvalidRequest(f"ignore_eos must be true or false, not {self.ignore_eos!r}", param="ignore_eos")
         self._check_bias(vocab_size)
         self._check_stops(vocab_size)
+        self._check_allowed(vocab_size)
+        self._check_bad_words()
         return self
+
+    def _check_allowed(self, vocab_size: int) -> None:
+        if self.allowed_token_ids is None:
+            return
+        _sequence("allowed_token_ids", self.allowed_token_ids)
+        if not self.allowed_token_ids:
+            raise InvalidRequest("allowed_token_ids is empty: no token could be drawn", param="allowed_token_ids")
+        for token in self.allowed_token_ids:
+            _integer("allowed_token_ids", token, 0, vocab_size - 1, what="a token id of allowed_token_ids")
+
+    def _check_bad_words(self) -> None:
+        _sequence("bad_words", self.bad_words)
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise InvalidRequest(
+                f"bad_words has {len(self.bad_words)} texts; at most {MAX_BAD_WORDS}", param="bad_words"
+            )
+        for text in self.bad_words:
+            if not isinstance(text, str) or not text:
+                raise InvalidRequest("bad_words must be non-empty texts", param="bad_words")
 
     def _check_bias(self, vocab_size: int) -> None:
         if not isinstance(self.logit_bias, Mapping):
@@ -118,9 +153,7 @@ class SamplingOptions:
 
     def _check_stops(self, vocab_size: int) -> None:
         for name in ("stop", "stop_token_ids"):
-            values = getattr(self, name)
-            if not isinstance(values, Sequence):
-                raise InvalidRequest(f"{name} must be a list, not {values!r}", param=name)
+            _sequence(name, getattr(self, name))
         for token in self.stop_token_ids:
             _integer("stop_token_ids", token, 0, vocab_size - 1, what="a token id of stop_token_ids")
         if len(self.stop) > MAX_STOP_STRINGS:
@@ -128,6 +161,11 @@ class SamplingOptions:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise InvalidRequest("stop strings must be non-empty text", param="stop")
+
+
+def _sequence(name: str, values: object) -> None:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise InvalidRequest(f"{name} must be a list, not {values!r}", param=name)
 
 
 def _number(name: str, value: float, low: float, high: float, *, above_low: bool = False, what: str = "") -> None:

@@ -74,6 +74,9 @@ class RowOptions:
     """Return the drawn token's log-probability and those of this many most likely tokens; None: neither."""
     penalties: PenaltyCounts | None = None
     """Present exactly if one of the three penalties is on."""
+    masks: tuple[bytes | None, ...] | None = None
+    """Per output, the tokens that may be drawn (see ``core.mask``), None: every token. None: no output has a mask.
+    Where a mask allows no token, token 0 is given, and whoever made the mask has to see that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

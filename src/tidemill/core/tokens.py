@@ -36,6 +36,8 @@ class TokenRequest:
     """At least one token id, each in [0, vocab_size)."""
     sampling: SamplingOptions
     """Validated. The engine does not look at ``stop`` (strings are text, hence the frontend's)."""
+    banned: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that are not generated (``sampling.bad_words`` in tokens); none is empty."""
     arrival: float = 0.0
     """When the request arrived, on the engine's clock (seconds)."""
     tenant: str = ""

@@ -319,7 +319,7 @@ class EngineLoop:
             start=share.start,
             block_tables=tuple(tuple(table) for table in share.sequence.tables),
             num_outputs=share.num_outputs,
-            options=sequence.options() if share.num_outputs else None,
+            options=sequence.options(share.num_outputs) if share.num_outputs else None,
         )
 
     def _attempt(self, plan: StepPlan) -> tuple[list[RowOutputs | Exception], float]:
@@ -374,6 +374,10 @@ class EngineLoop:
         is no token."""
         before = sequence.num_output
         delta = sequence.take(outputs)
+        if delta.finish_reason is FinishReason.ERROR:
+            self._leave(sequence, FinishReason.ERROR)
+            self._scheduler.commit(share, 0)
+            return delta
         accepted = sequence.num_output - before
         self._meter.generation_tokens += accepted
         if self._keys is not None and sequence.root is not None:

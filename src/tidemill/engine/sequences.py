@@ -6,14 +6,19 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tidemill.core.mask import allows
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import PenaltyCounts, RowOptions, RowOutputs, SequenceId, TokenLogprob
 from tidemill.core.tokens import EmbedRequest, EngineInfo, FinishReason, TokenDelta, TokenRequest
+from tidemill.engine.constraints import constraints_of, mask_after
 from tidemill.engine.proposer import resolve
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.sequence import SequenceCounters
 
-__all__ = ["EmbeddedSequence", "EngineSequence", "GeneratedSequence", "TokenCounts", "row_options"]
+__all__ = ["NOTHING_ALLOWED", "EmbeddedSequence", "EngineSequence", "GeneratedSequence", "TokenCounts", "row_options"]
+
+
+NOTHING_ALLOWED = "no token may follow: what the request forbids leaves none (allowed_token_ids, bad_words, min_tokens)"
 
 
 class TokenCounts:
@@ -88,8 +93,8 @@ class EngineSequence:
         """Tokens that may still be generated."""
         return self.counters.max_tokens - self.num_output
 
-    def options(self) -> RowOptions | None:
-        """What the next draw depends on; None: nothing is drawn."""
+    def options(self, num_outputs: int) -> RowOptions | None:  # noqa: ARG002
+        """What the next draws depend on, one per output; None: nothing is drawn."""
         return None
 
     def span(self, start: int, end: int) -> tuple[int, ...]:
@@ -149,12 +154,23 @@ class GeneratedSequence(EngineSequence):
         self._end_tokens = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             self._end_tokens |= frozenset(info.end_token_ids)
+        self._constraints = constraints_of(sampling, request.banned, tuple(self._end_tokens), info.vocab_size)
+        self._masks: tuple[bytes | None, ...] = ()
+        """Of the outputs that are being drawn."""
 
-    def options(self) -> RowOptions:
-        """What the next draw depends on."""
-        if self._counts is None:
-            return self._options
-        return replace(self._options, penalties=self._counts.snapshot())
+    def options(self, num_outputs: int) -> RowOptions:
+        """What the next draws depend on, one per output."""
+        options = self._options
+        if self._counts is not None:
+            options = replace(options, penalties=self._counts.snapshot())
+        if self._constraints:
+            self._masks = self._masks_of(num_outputs)
+            options = replace(options, masks=self._masks)
+        return options
+
+    def _masks_of(self, num_outputs: int) -> tuple[bytes | None, ...]:
+        output = self.tokens[self.counters.num_prompt :]
+        return tuple(mask_after(self._constraints, [*output, *self.proposed[:ahead]]) for ahead in range(num_outputs))
 
     def take(self, outputs: RowOutputs) -> TokenDelta:
         """Resolve what was drawn against what was proposed, and append it."""
@@ -163,6 +179,8 @@ class GeneratedSequence(EngineSequence):
     def accept(self, drawn: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TokenDelta:
         """Append what a step drew, up to an end token or the length, and say it in a delta."""
         kept = self._keep(drawn)
+        if not all(allows(mask, token) for mask, token in zip(self._masks, drawn, strict=False)):
+            return self.ended(FinishReason.ERROR, NOTHING_ALLOWED)
         end = () if kept.stop_token is None else (kept.stop_token,)
         for token in (*kept.tokens, *end):
             self.tokens.append(token)

@@ -44,7 +44,9 @@ class TextDelta:
 class ChoiceText:
     """One choice from its first token to its end. Knows nothing of requests or formats."""
 
-    def __init__(self, *, detokenizer: Detokenizer, stops: Sequence[str] = ()) -> None:
+    def __init__(self, *, detokenizer: Detokenizer, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
+        """``min_tokens``: stop strings are looked for in the text of the tokens behind these."""
+        self._min_tokens = min_tokens
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stops) if stops else None
         self._length = 0  # characters detokenised
@@ -85,7 +87,7 @@ class ChoiceText:
     def _show(self, text: str, shown: list[str]) -> bool:
         """Pass text through the stop matcher; True if a stop string was found."""
         self._length += len(text)
-        if self._matcher is None:
+        if self._matcher is None or len(self._starts) <= self._min_tokens:
             self._take(text, shown)
             return False
         released = self._matcher.push(text)

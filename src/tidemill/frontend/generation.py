@@ -45,7 +45,9 @@ class Generation:
         self._n = requests[0].sampling.n
         self._prompt_of = {request.request_id: i for i, request in enumerate(requests)}
         self._choices = [
-            ChoiceText(detokenizer=text.detokenizer(), stops=request.sampling.stop)
+            ChoiceText(
+                detokenizer=text.detokenizer(), stops=request.sampling.stop, min_tokens=request.sampling.min_tokens
+            )
             for request in requests
             for _ in range(request.sampling.n)
         ]

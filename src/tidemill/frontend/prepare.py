@@ -13,6 +13,7 @@ from tidemill.core.requests import ChatRequest, CompletionRequest, GenerationReq
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenRequest
 from tidemill.engine.admission import check
+from tidemill.frontend.bad_words import banned_sequences
 from tidemill.frontend.text import Text
 
 __all__ = ["MAX_CALL_CHOICES", "PreparedPrompt", "Preparer"]
@@ -100,6 +101,7 @@ class Preparer:
             request_id=f"req-{uuid.uuid4().hex}",
             prompt=tuple(ids),
             sampling=sampling,
+            banned=banned_sequences(sampling.bad_words, self._text),
             arrival=arrival,
             tenant=request.tenant,
             cache_salt=request.cache_salt,

@@ -31,9 +31,7 @@ IGNORED: Final = frozenset(
 NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (),
-    "allowed_token_ids": (),
     "audio": (),
-    "bad_words": ([],),
     "best_of": (),
     "chat_template": (),
     "continue_final_message": (False,),
@@ -49,7 +47,6 @@ NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
     "include_stop_str_in_output": (False,),
     "json_schema": (),
     "length_penalty": (1,),
-    "min_tokens": (0,),
     "mirostat": (0,),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),

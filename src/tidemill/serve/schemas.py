@@ -82,6 +82,9 @@ class _Body(BaseModel):
     stop: tuple[str, ...] = ()
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
+    min_tokens: int = 0
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] = []
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -134,6 +137,9 @@ class _Body(BaseModel):
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
+            min_tokens=self.min_tokens,
+            allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+            bad_words=tuple(self.bad_words),
             logprobs=logprobs,
         )
 

@@ -66,6 +66,10 @@ def options(**fields: object) -> PlanRow:
         (options(logprobs=VOCAB + 1), "logprobs"),
         (options(logit_bias=((VOCAB, 1.0),)), f"logit_bias token = {VOCAB}"),
         (options(logit_bias=((1, math.nan),)), "logit_bias"),
+        (options(masks=(None, None)), "masks are 2 for 1 outputs"),
+        (options(masks=(b"1234" * 99,)), "a mask has 396 bytes"),
+        (options(masks=(b"123",)), "masks has an entry of no whole words"),
+        (options(masks=("1234",)), "masks has an entry that is neither bytes nor None"),
         (options(presence_penalty=1.0), "penalties must be present"),
         (options(penalties=PenaltyCounts(ids=[1], output_counts=[1])), "penalties must be present"),
         (

@@ -13,6 +13,7 @@ import pytest
 from tests.executors.native.small_graphs import SmallGraph, executor_for, plan_row, step
 from tests.support.isas import EVERY_ISA
 from tidemill.core.config import ExecutorConfig
+from tidemill.core.mask import only, without
 from tidemill.core.step import PenaltyCounts, RowOptions, RowOutputs
 from tidemill.executors.native._native import supported_isas
 from tidemill.executors.native.executor import NativeExecutor
@@ -79,6 +80,30 @@ def test_draws_follow_the_softmax_after_cuts(isa: str) -> None:
     weights = np.exp(np.array(row))[kept]
     renamed = Counter({i: counts[token] for i, token in enumerate(kept)})
     assert chi_square(renamed, weights / weights.sum(), 20_000) < 20.52
+    executor.close()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_nothing_but_what_the_mask_allows_is_drawn(isa: str, temperature: float) -> None:
+    """In words of 32 tokens, the last one cut short; of the allowed ones the proportions stay."""
+    vocab = 70
+    row = [0.01 * i for i in range(vocab)]
+    allowed = [0, 31, 32, 65]
+    executor = executor_of(with_first_row(row), isa)
+    options = RowOptions(temperature=temperature, seed=8, masks=(only(allowed, vocab),) * 4000)
+    drawn = Counter(many_draws(executor, options, 4000))
+    assert set(drawn) == ({65} if temperature == 0 else set(allowed))
+    if temperature:
+        weights = np.exp(np.array(row))[allowed]
+        renamed = Counter({i: drawn[token] for i, token in enumerate(allowed)})
+        assert chi_square(renamed, weights / weights.sum(), 4000) < 16.27  # 0.999 quantile, 3 degrees of freedom
+    executor.close()
+
+
+def test_each_output_has_a_mask_of_its_own_and_an_empty_one_gives_token_0(isa: str) -> None:
+    executor = executor_of(with_first_row([1.0, 2.0, 3.0]), isa)
+    masks = (only([1], 3), None, only([], 3), without([2], 3))
+    assert outputs_of(executor, [0] * 4, RowOptions(masks=masks), outputs=4).tokens == (1, 2, 0, 1)
     executor.close()
 
 
@@ -269,6 +294,16 @@ def random_options(random: np.random.Generator, vocab: int) -> RowOptions:
         choice=int(random.integers(0, 128)),
         logprobs=4,
         penalties=PenaltyCounts(ids=ids, output_counts=random.integers(0, 4, 9).tolist()) if penalised else None,
+        masks=random_masks(random, vocab, 5) if random.random() < 0.4 else None,
+    )
+
+
+def random_masks(random: np.random.Generator, vocab: int, outputs: int) -> tuple[bytes | None, ...]:
+    """Some outputs without a mask, some with few tokens, one with none at all."""
+    counts = [0, 1, 3, vocab // 2, None]
+    return tuple(
+        None if count is None else only(random.choice(vocab, count, replace=False).tolist(), vocab)
+        for count in random.choice(np.array(counts, dtype=object), outputs)
     )
 
 

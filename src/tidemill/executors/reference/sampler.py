@@ -27,6 +27,12 @@ def draw(logits: Logits, options: RowOptions, *, proposals: Sequence[int], posit
     ``proposals`` are tokens assumed to follow those that the options count; ``position`` is that of the drawn token.
     """
     adjusted = _adjusted(_finite(logits), options, proposals)
+    mask = options.masks[len(proposals)] if options.masks is not None else None
+    if mask is not None:
+        allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")[: len(logits)].astype(bool)
+        if not allowed.any():
+            return 0
+        adjusted[~allowed] = -np.inf
     if options.temperature <= GREEDY_TEMPERATURE:
         return int(adjusted.argmax())
     tempered: Logits = (adjusted - adjusted.max()) / np.float32(options.temperature)

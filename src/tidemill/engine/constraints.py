@@ -1,0 +1,88 @@
+"""What a sequence may not say: each constraint gives the tokens that may be drawn next, as a mask.
+
+A mask depends on the sequence's own output and on nothing else, so it is the same after a preemption, and for output j
+of a step with proposals it is the one of plain decoding after those proposals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tidemill.core.mask import both, only, without
+from tidemill.core.sampling import SamplingOptions
+
+__all__ = ["AllowedTokens", "BannedSequences", "Constraint", "LeastLength", "constraints_of", "mask_after"]
+
+
+class Constraint(Protocol):
+    """One reason why tokens may not be drawn."""
+
+    def mask(self, output: Sequence[int]) -> bytes | None:
+        """The tokens that may follow ``output``, all that the sequence has generated; None: every token."""
+        ...
+
+
+class AllowedTokens:
+    """No token but these, ever."""
+
+    def __init__(self, tokens: Sequence[int], vocab_size: int) -> None:
+        self._mask = only(tokens, vocab_size)
+
+    def mask(self, output: Sequence[int]) -> bytes | None:
+        """Always the same."""
+        del output
+        return self._mask
+
+
+class LeastLength:
+    """No end token before there are so many others."""
+
+    def __init__(self, count: int, end_tokens: Sequence[int], vocab_size: int) -> None:
+        self._count = count
+        self._mask = without(end_tokens, vocab_size)
+
+    def mask(self, output: Sequence[int]) -> bytes | None:
+        """Without the end tokens, until the output is long enough."""
+        return self._mask if len(output) < self._count else None
+
+
+class BannedSequences:
+    """Token sequences that are never completed."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]], vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._always = frozenset(banned[0] for banned in sequences if len(banned) == 1)
+        self._longer = tuple(tuple(banned) for banned in sequences if len(banned) > 1)
+        self._plain = without(self._always, vocab_size) if self._always else None
+
+    def mask(self, output: Sequence[int]) -> bytes | None:
+        """Without the tokens that would complete one."""
+        last = {banned[-1] for banned in self._longer if _ends_with(output, banned[:-1])}
+        return without(last | self._always, self._vocab_size) if last else self._plain
+
+
+def _ends_with(output: Sequence[int], tail: Sequence[int]) -> bool:
+    return len(output) >= len(tail) and tuple(output[len(output) - len(tail) :]) == tail
+
+
+def constraints_of(
+    sampling: SamplingOptions, banned: Sequence[Sequence[int]], end_tokens: Sequence[int], vocab_size: int
+) -> tuple[Constraint, ...]:
+    """The constraints that the options of a request ask for."""
+    found: list[Constraint] = []
+    if sampling.allowed_token_ids is not None:
+        found.append(AllowedTokens(sampling.allowed_token_ids, vocab_size))
+    if sampling.min_tokens:
+        found.append(LeastLength(sampling.min_tokens, end_tokens, vocab_size))
+    if banned:
+        found.append(BannedSequences(banned, vocab_size))
+    return tuple(found)
+
+
+def mask_after(constraints: Sequence[Constraint], output: Sequence[int]) -> bytes | None:
+    """What all constraints together allow after ``output``; None: every token."""
+    mask = None
+    for constraint in constraints:
+        mask = both(mask, constraint.mask(output))
+    return mask

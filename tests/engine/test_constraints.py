@@ -1,0 +1,112 @@
+"""What a request forbids is not drawn, whatever the step; what leaves nothing ends the choice with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.engine.scripted import VOCAB, make_loop, request, run
+from tidemill.core.mask import allows
+from tidemill.core.sampling import SamplingOptions
+from tidemill.core.tokens import FinishReason, TokenDelta
+from tidemill.engine.constraints import BannedSequences, LeastLength, constraints_of, mask_after
+from tidemill.engine.sequences import NOTHING_ALLOWED
+
+
+def allowed(mask: bytes | None, vocab: int = 40) -> set[int]:
+    return {token for token in range(vocab) if allows(mask, token)}
+
+
+def test_a_banned_sequence_lacks_its_last_token_where_the_others_stand_before_it() -> None:
+    banned = BannedSequences([(3,), (5, 6, 7), (6, 9)], 40)
+    every = set(range(40)) - {3}
+    assert allowed(banned.mask([])) == every
+    assert allowed(banned.mask([5, 6])) == every - {7, 9}
+    assert allowed(banned.mask([6, 5])) == every
+    assert allowed(banned.mask([6])) == every - {9}
+
+
+def test_end_tokens_come_back_when_the_output_is_long_enough() -> None:
+    least = LeastLength(2, [4, 39], 40)
+    assert allowed(least.mask([])) == allowed(least.mask([1])) == set(range(40)) - {4, 39}
+    assert least.mask([1, 2]) is None
+
+
+def test_all_constraints_hold_together() -> None:
+    sampling = SamplingOptions(allowed_token_ids=(1, 2, 3, 4), min_tokens=1)
+    constraints = constraints_of(sampling, [(2,)], [4], 40)
+    assert allowed(mask_after(constraints, [])) == {1, 3}
+    assert allowed(mask_after(constraints, [1])) == {1, 3, 4}
+    assert constraints_of(SamplingOptions(), [], [4], 40) == ()
+
+
+def tokens(answer: Sequence[TokenDelta]) -> list[int]:
+    return [token for delta in answer for token in delta.tokens]
+
+
+def test_an_answer_has_none_but_the_allowed_tokens() -> None:
+    some = tuple(range(3, VOCAB, 97))
+    answer = tokens(run(make_loop(), request("a", 20, max_tokens=60, allowed_token_ids=some))["a", 0])
+    assert len(answer) == 60
+    assert set(answer) <= set(some)
+
+
+def test_min_tokens_holds_off_every_end_token() -> None:
+    free = tokens(run(make_loop(end_token_ids=()), request("a", 30, max_tokens=50))["a", 0])
+    loop = make_loop(end_token_ids=(free[4],))
+    held = run(loop, request("a", 30, max_tokens=50, min_tokens=9, stop_token_ids=(free[2],)))["a", 0]
+    assert len(tokens(held)) >= 9
+    assert free[4] not in tokens(held)[:9]
+    assert free[2] not in tokens(held)[:9]
+    ended = run(make_loop(end_token_ids=(free[4],)), request("a", 30, max_tokens=50, min_tokens=4))["a", 0]
+    assert tokens(ended) == free[:4]
+    assert ended[-1].stop_token == free[4]
+
+
+def test_a_banned_sequence_is_never_completed_and_its_parts_are_free() -> None:
+    free = tokens(run(make_loop(end_token_ids=()), request("a", 30, max_tokens=50))["a", 0])
+    banned = ((free[10], free[11]), (free[20],))
+    held = replace(request("a", 30, max_tokens=50), banned=banned)
+    answer = tokens(run(make_loop(end_token_ids=()), held)["a", 0])
+    assert answer[:11] == free[:11]
+    assert answer[11] != free[11]
+    assert free[20] not in answer
+
+
+def test_what_leaves_no_token_ends_with_the_reason_and_others_go_on() -> None:
+    loop = make_loop(end_token_ids=(5,))
+    answers = run(
+        loop, request("a", 20, max_tokens=9, allowed_token_ids=(5,), min_tokens=3), request("b", 9, max_tokens=9)
+    )
+    last = answers["a", 0][-1]
+    assert (last.finish_reason, last.error, last.tokens) == (FinishReason.ERROR, NOTHING_ALLOWED, ())
+    assert len(tokens(answers["b", 0])) == 9
+
+
+class _Oracle:
+    """Proposes what comes next, and sometimes not."""
+
+    def __init__(self, truth: Sequence[int]) -> None:
+        self._truth = list(truth)
+
+    def propose(self, tokens: Sequence[int], limit: int) -> Sequence[int]:
+        at = len(tokens)
+        right = self._truth[at : at + limit]
+        return right if at % 3 else [*right[:1], 998]
+
+
+@pytest.mark.parametrize("num_blocks", [64, 12])
+def test_proposals_and_preemption_change_nothing_under_constraints(num_blocks: int) -> None:
+    allowed = tuple(range(0, VOCAB, 7))
+    asked = []
+    for name in ("a", "b"):
+        free = request(name, 40, max_tokens=60, min_tokens=30, allowed_token_ids=allowed)
+        said = tokens(run(make_loop(), free)[name, 0])
+        asked.append(replace(free, banned=tuple(zip(said[4::9], said[5::9], strict=False))))
+    alone = [tokens(run(make_loop(), one)[one.request_id, 0]) for one in asked]
+    oracle = _Oracle([*asked[0].prompt, *alone[0]])
+    both = run(make_loop(num_blocks=num_blocks, proposer=oracle, max_proposed=4, max_step_tokens=16), *asked)
+    assert [tokens(both[one.request_id, 0]) for one in asked] == alone
+    assert all(set(one) <= set(allowed) for one in alone)
