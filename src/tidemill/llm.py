@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -43,6 +44,10 @@ Sampling = SamplingOptions | Sequence[SamplingOptions] | None
 """For all prompts of a call, or one for each; None: the defaults."""
 
 
+_PATIENCE = 0.005
+"""Seconds that a step at most waits while a batch waits to become full."""
+
+
 class Loop(Protocol):
     """What this module needs of an engine loop."""
 
@@ -51,6 +56,9 @@ class Loop(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+
+    @property
+    def idle_seconds(self) -> float: ...
 
     def stats(self) -> EngineStats: ...
 
@@ -423,7 +431,9 @@ class LLM:
                 self._step()
 
     def _step(self) -> None:
-        """Run one step and sort what it gave; the lock is held. Ctrl-C waits until the loop is in order again."""
+        """Run one step and sort what it gave; the lock is held. Ctrl-C waits until the loop is in order again. While
+        a batch waits to become full, wait a little with it."""
+        time.sleep(min(self._loop.idle_seconds, _PATIENCE))
         with _interrupts_held():
             for delta in self._loop.step():
                 if delta.request_id in self._inbox:

@@ -211,6 +211,14 @@ def test_the_factory_never_cuts_what_has_to_be_whole() -> None:
     chunked.close()
 
 
+def test_texts_are_never_padded() -> None:
+    loop = build_loop(config(max_step_tokens=64, policy="static"))
+    watched = Watched(loop)
+    embed(loop, [[5] * 30, [6] * 3, [7]])
+    assert watched.sizes == [[30, 3, 1]]
+    loop.close()
+
+
 async def test_the_engines_of_a_server_embed() -> None:
     """On a thread and in a process, many at once; a cancelled call ends its work."""
     expected = np.load(GOLDEN / "bert" / "expected.npz")

@@ -44,8 +44,13 @@ def golden() -> list[tuple[TokenRequest, list[int]]]:
 @pytest.mark.parametrize("executor", ["native", "reference"])
 @pytest.mark.parametrize(
     "scheduler",
-    [SchedulerConfig(), SchedulerConfig(max_step_tokens=5), SchedulerConfig(policy="static", max_running=2)],
-    ids=["default", "chunks of 5", "static"],
+    [
+        SchedulerConfig(),
+        SchedulerConfig(max_step_tokens=5),
+        SchedulerConfig(policy="static", max_running=2),
+        SchedulerConfig(policy="dynamic", batch_size=2, batch_wait=0.01),
+    ],
+    ids=["default", "chunks of 5", "static", "dynamic"],
 )
 def test_greedy_answers_are_those_of_transformers(executor: str, scheduler: SchedulerConfig) -> None:
     settings = replace(config().executor, executor=executor)

@@ -16,6 +16,7 @@ from tidemill.core.errors import ContextLengthExceeded, EngineDied, InvalidReque
 from tidemill.core.step import StepPlan
 from tidemill.core.tokens import FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.in_process import InProcessEngine
+from tidemill.engine.loop import EngineLoop
 
 
 @asynccontextmanager
@@ -53,6 +54,31 @@ async def test_the_answers_are_those_of_the_loop_itself() -> None:
         for choice in range(each.sampling.n)
     }
     assert got == expected
+
+
+async def test_while_a_batch_waits_to_become_full_nothing_turns() -> None:
+    turns = 0
+
+    class Counted(EngineLoop):
+        def step(self) -> list[TokenDelta]:
+            nonlocal turns
+            turns += 1
+            return super().step()
+
+    loop = make_loop(policy="dynamic", batch_size=2, batch_wait=60.0)
+    loop.__class__ = Counted
+    one = InProcessEngine(loop)
+    await one.start()
+    try:
+        first = asyncio.create_task(collect(one, request("a", 5, max_tokens=3, ignore_eos=True)))
+        await asyncio.sleep(0.1)
+        waited = turns
+        assert one.stats().steps == 0
+        both = await asyncio.gather(first, collect(one, request("b", 5, max_tokens=3, ignore_eos=True)))
+    finally:
+        await one.close()
+    assert [len(tokens(deltas)) for deltas in both] == [3, 3]
+    assert waited <= 3
 
 
 async def test_refusals_come_before_the_first_delta() -> None:

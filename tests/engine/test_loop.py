@@ -12,7 +12,7 @@ from tests.engine.scripted import HashExecutor, make_loop, request, run, tokens
 from tidemill.core.clock import ManualClock
 from tidemill.core.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from tidemill.core.metrics import STEP_BUCKETS
-from tidemill.core.step import PlanRow, RowOutputs, StepPlan
+from tidemill.core.step import NO_SEQUENCE, PlanRow, RowOutputs, StepPlan
 from tidemill.core.tokens import FinishReason, TokenDelta, TokenRequest
 
 REQUESTS = [
@@ -50,6 +50,9 @@ def test_each_answer_among_others_is_the_one_alone_in_chunks_of_any_size(budget:
     [
         {"policy": "static"},
         {"policy": "static", "max_step_tokens": 20, "max_running": 3},
+        {"policy": "static", "groups": 2, "batch_size": 5, "num_blocks": 40},
+        {"policy": "static-compacted", "max_step_tokens": 20, "max_running": 3},
+        {"policy": "dynamic", "batch_size": 2, "batch_wait": 0.01},
         {"kv_reservation": "contiguous"},
         {"chunked_prefill": False, "max_step_tokens": 16},
         {"max_running": 2},
@@ -352,6 +355,38 @@ def test_a_result_of_the_wrong_shape_is_a_failed_step() -> None:
     (delta,) = loop.step()
     assert delta.error is not None
     assert "gave [0] outputs per row where [1] were asked for" in delta.error
+
+
+def test_padded_rows_are_in_the_plan_and_what_they_give_is_dropped() -> None:
+    executor = HashExecutor()
+    loop = make_loop(executor=executor, policy="static", end_token_ids=())
+    answers = run(loop, request("short", 5, max_tokens=2), request("long", 12, max_tokens=4))
+    sizes = [[(len(row.tokens), row.num_outputs) for row in plan.rows] for plan in executor.plans]
+    assert sizes == [[(5, 1), (12, 1), (7, 0)], [(1, 1), (1, 1)], [(1, 1), (1, 1)], [(1, 1), (1, 1)]]
+    assert [row.sequence for row in executor.plans[0].rows] == [0, 1, NO_SEQUENCE]
+    assert [len(tokens(deltas)) for deltas in answers.values()] == [2, 4]
+    stats = loop.stats()
+    assert (stats.padding_tokens_total, stats.generation_tokens_total, stats.prompt_tokens_total) == (7 + 2, 6, 17)
+
+
+def test_a_padded_row_that_fails_ends_nobody() -> None:
+    def explode(plan: StepPlan) -> None:
+        if any(row.sequence == NO_SEQUENCE for row in plan.rows):
+            raise ValueError("a cosmic ray")
+
+    loop = make_loop(executor=HashExecutor(explode), policy="static")
+    _assert_as_alone(run(loop, *REQUESTS))
+
+
+def test_a_batch_that_waits_to_become_full_takes_no_step_and_says_how_long() -> None:
+    loop = make_loop(policy="dynamic", batch_size=2, batch_wait=60.0)
+    loop.add(request("a", 5, max_tokens=3))
+    assert loop.step() == []
+    assert 50.0 < loop.idle_seconds <= 60.0
+    assert loop.stats().steps == 0
+    loop.add(request("b", 5, max_tokens=3))
+    assert loop.idle_seconds == 0.0
+    assert {delta.request_id for delta in loop.step()} == {"a", "b"}
 
 
 def test_stats_of_a_short_story() -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
@@ -27,7 +28,9 @@ from tidemill.core.errors import (
 )
 from tidemill.core.tokens import FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.client import ProcessEngine
+from tidemill.engine.process import HEARTBEAT_SECONDS, serve
 from tidemill.engine.supervisor import RestartPolicy
+from tidemill.engine.wire import Add, Channel, Inbox
 
 ROOT = Path(__file__).parents[2]
 FACTORY = "tests.engine.scripted:make"
@@ -76,6 +79,25 @@ async def test_the_answers_are_those_of_the_loop_itself() -> None:
                 assert mine == expected[each.request_id, choice]
         stats = one.stats()
         assert (stats.running, stats.waiting, stats.kv_blocks_held, stats.restarts_total) == (0, 0, 0, 0)
+
+
+def test_the_process_waits_with_a_batch_that_waits_to_become_full() -> None:
+    class Wire:
+        def __init__(self) -> None:
+            self.open = True
+            self.timeouts: list[float] = []
+
+        def receive(self, timeout: float) -> list[Inbox]:
+            self.timeouts.append(timeout)
+            self.open = len(self.timeouts) < 3
+            return [Inbox([Add(request("a", 5, max_tokens=3))])] if len(self.timeouts) == 1 else []
+
+        def send(self, _: object) -> None:
+            pass
+
+    wire = Wire()
+    serve(make_loop(policy="dynamic", batch_wait=60.0), cast("Channel", wire))
+    assert wire.timeouts == [HEARTBEAT_SECONDS] * 3
 
 
 async def test_closing_an_iterator_gives_its_blocks_back() -> None:

@@ -83,6 +83,7 @@ def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool) -> Rig:
         max_step_tokens=draw(st.sampled_from(CHUNKS)),
         max_running=draw(st.sampled_from([3, 64] if growing else [1, 3, 64])),
         prefix_cache=draw(st.sampled_from(["on", "on", "off"])),
+        policy=draw(st.sampled_from(["continuous", "continuous", "dynamic", "static-compacted", "static"])),
         row_variant=draw(st.sampled_from([0, 1, 2, 3, 4])),
     )
 

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tidemill.core.clock import ManualClock
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.step import NO_BLOCK, SequenceId
 from tidemill.scheduling.kv.cache import BlockKey
@@ -25,7 +26,9 @@ from tidemill.scheduling.sequence import SequenceCounters, SequenceState
 
 CONFIGS = st.builds(
     SchedulerConfig,
-    policy=st.sampled_from(["continuous", "static"]),
+    policy=st.sampled_from(["continuous", "continuous", "dynamic", "static-compacted", "static", "static"]),
+    batch_size=st.integers(1, 4),
+    batch_wait=st.sampled_from([0.0, 5.0]),
     max_running=st.integers(1, 4),
     max_step_tokens=st.integers(1, 12),
     chunked_prefill=st.booleans(),
@@ -53,7 +56,8 @@ class Driver:
     def __init__(self, config: SchedulerConfig, groups: list[KvGroupSpace]) -> None:
         self.config = config
         self.groups = groups
-        self.scheduler = Scheduler(config, KvSpace(groups), copies=True)
+        self.clock = ManualClock()
+        self.scheduler = Scheduler(config, KvSpace(groups), copies=True, clock=self.clock)
         self.alive: dict[SequenceId, SequenceCounters] = {}
         self.tokens: dict[SequenceId, bytes] = {}
         self.kv: list[dict[tuple[int, int], bytes]] = [{} for _ in groups]
@@ -61,6 +65,7 @@ class Driver:
         self.admitted: list[int] = []
         self.exhausted = 0
         self.copied = 0
+        self.padded = 0
 
     def add(self, prompt: int, max_tokens: int, zeros: int = 0) -> None:
         """A prompt of so many zeros, and ones from there on; what is generated is ones as well."""
@@ -78,9 +83,16 @@ class Driver:
         self.alive[one.id] = one
 
     def schedule(self) -> Schedule:
+        """The next step; a batch that waits to become full gets all the time that it would wait."""
+        idle = self.scheduler.idle_seconds
+        assert idle <= self.config.batch_wait
+        if idle:
+            assert not self.scheduler.schedule().shares
+            self.clock.advance(idle)
         schedule = self.scheduler.schedule()
         self._copy(schedule)
         self._check(schedule)
+        self._pad(schedule)
         for one in schedule.exhausted:
             assert one.num_tokens > self.scheduler.space.capacity_tokens
             self.exhausted += 1
@@ -101,6 +113,8 @@ class Driver:
         moves the oldest, and what others lose by a preemption they had won while the oldest moved."""
         everything = sum(one.num_prompt + one.max_tokens for one in self.alive.values())
         bound = everything * (len(self.alive) + 1) + 1
+        if self.config.policy == "static":  # steps with nothing but padding
+            bound += len(self.alive) * everything
         randomness = random.Random(0)
         steps = 0
         while self.alive:
@@ -135,6 +149,14 @@ class Driver:
         begin = end - end % self.groups[0].block_size
         return self._key(self.tokens[one.id][:end], begin) if begin < end else None
 
+    def _pad(self, schedule: Schedule) -> None:
+        """Write what padded rows write: nobody may read it."""
+        for row in schedule.padding:
+            self.padded += 1
+            for kv, group, table in zip(self.kv, self.groups, row.tables, strict=True):
+                for position in range(row.start, row.start + row.num_tokens):
+                    kv[table[position // group.block_size], position % group.block_size] = b"padding"
+
     def _copy(self, schedule: Schedule) -> None:
         for copy in schedule.copies:
             kv = self.kv[copy.group]
@@ -155,19 +177,29 @@ class Driver:
                 kv[table[position // group.block_size], position % group.block_size] = right
 
     def _check(self, schedule: Schedule) -> None:
-        counts = [share.num_tokens for share in schedule.shares]
+        counts = [share.num_tokens for share in schedule.shares] + [row.num_tokens for row in schedule.padding]
         assert all(count > 0 for count in counts)
+        assert sum(counts) == schedule.num_tokens
         if self.config.chunked_prefill:
             assert sum(counts) <= self.config.max_step_tokens
         elif counts:
             assert sum(counts) - max(counts) < self.config.max_step_tokens
         if self.alive:
-            assert schedule.shares or schedule.exhausted, "there is work and nothing moves"
+            assert counts or schedule.exhausted, "there is work and nothing moves"
         in_step = {share.sequence.id for share in schedule.shares}
         assert len(in_step) == len(schedule.shares)
         running = self.scheduler.running
-        if running:
+        if running and self.config.policy != "static":
             assert running[0].id in in_step, "the oldest running sequence does not move"
+        elif running:
+            assert counts, "nobody of the batch moves"
+            generating = {share.sequence.caught_up for share in schedule.shares}
+            assert generating != {True, False}, "an answer goes on before all prompts have been read"
+            assert not (True in generating and any(row.num_outputs == 0 for row in schedule.padding))
+        if self.config.policy != "static":
+            assert not schedule.padding
+        if self.config.policy != "continuous":
+            assert len(running) <= self.config.batch_size
         for share in schedule.shares:
             one = share.sequence
             assert one.state is SequenceState.RUNNING

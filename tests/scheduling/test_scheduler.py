@@ -78,7 +78,7 @@ def test_generation_goes_first_and_prompts_share_the_rest_of_the_budget() -> Non
 
 
 def test_the_oldest_moves_even_where_generation_could_take_the_whole_budget() -> None:
-    one = scheduler(policy="static", max_step_tokens=2, max_running=4)
+    one = scheduler(policy="static-compacted", max_step_tokens=2, max_running=4)
     add(one, 6, 1, 1, 1)
     assert step(one) == [(0, 0, 2)]
     assert step(one) == [(1, 0, 1), (0, 2, 1)]
@@ -120,8 +120,8 @@ def test_without_chunks_a_prompt_is_one_step_even_above_the_budget() -> None:
     assert step(one) == [(0, 6, 1), (1, 40, 1), (2, 0, 6), (3, 0, 7)]
 
 
-def test_static_batches_begin_when_the_last_one_has_ended() -> None:
-    one = scheduler(policy="static", max_running=2, max_step_tokens=8)
+def test_compacted_batches_begin_when_the_last_one_has_ended() -> None:
+    one = scheduler(policy="static-compacted", max_running=2, max_step_tokens=8)
     first, second, third = (sequence(number, 6, tokens) for number, tokens in enumerate((1, 3, 1)))
     for each in (first, second, third):
         one.add(each)
@@ -133,8 +133,8 @@ def test_static_batches_begin_when_the_last_one_has_ended() -> None:
     assert step(one) == [(2, 0, 6)]
 
 
-def test_a_static_batch_forms_at_once_even_if_the_budget_reaches_for_one_prompt_only() -> None:
-    one = scheduler(policy="static", max_running=3, max_step_tokens=4)
+def test_a_compacted_batch_forms_at_once_even_if_the_budget_reaches_for_one_prompt_only() -> None:
+    one = scheduler(policy="static-compacted", max_running=3, max_step_tokens=4)
     add(one, 4, 4, 4, 4)
     assert step(one) == [(0, 0, 4)]
     assert (one.num_running, one.num_waiting) == (3, 1)
@@ -266,10 +266,17 @@ def test_proposals_are_cut_to_the_budget_and_given_up_before_anybody_is_preempte
     assert second.state is SequenceState.RUNNING
 
 
-@pytest.mark.parametrize("name", ["max_running", "max_step_tokens", "max_waiting"])
+@pytest.mark.parametrize("name", ["max_running", "max_step_tokens", "max_waiting", "batch_size"])
 def test_settings_that_would_stop_everything_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be at least 1, not 0"):
         scheduler(**{name: 0})
+
+
+@pytest.mark.parametrize("name", ["batch_wait", "prefix_cache_ttl"])
+@pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
+def test_times_that_are_none_are_refused(name: str, seconds: float) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be 0 or more seconds"):
+        scheduler(**{name: seconds})
 
 
 def test_the_strategies_are_registered_with_their_slow_twins() -> None:

@@ -201,6 +201,7 @@ class Rig:
     max_running: int = 64
     fused: bool = True
     prefix_cache: Literal["on", "off"] = "on"
+    policy: Literal["continuous", "dynamic", "static-compacted", "static"] = "continuous"
     row_variant: int = 0
 
     @property
@@ -225,6 +226,8 @@ class Rig:
             max_step_tokens=self.max_step_tokens,
             chunked_prefill=not self.model.graph.whole,
             prefix_cache=self.prefix_cache,
+            policy=self.policy,
+            batch_wait=0.0,
         )
         space = KvSpace(
             [

@@ -42,6 +42,8 @@ MemoryOption = Annotated[
         "isa",
         "attention",
         "policy",
+        "batch_size",
+        "batch_wait",
         "max_waiting",
         "kv_reservation",
         "prefix_cache",

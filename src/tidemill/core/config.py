@@ -94,8 +94,14 @@ class ExecutorConfig:
 class SchedulerConfig:
     """Who runs in a step."""
 
-    policy: Literal["continuous", "static"] = "continuous"
-    """continuous: sequences join and leave at every step; static: a batch runs until all its members end."""
+    policy: Literal["continuous", "dynamic", "static-compacted", "static"] = "continuous"
+    """continuous: sequences join and leave at every step; static-compacted: a batch runs until all its members end;
+    dynamic: as before, and a batch begins when batch_size wait or the oldest has waited batch_wait; static: as
+    static-compacted, with prompts padded to the longest and ended rows computed on (models that embed: not padded)."""
+    batch_size: int = 16
+    """Most sequences of a batch where the policy is not continuous."""
+    batch_wait: float = 0.05
+    """Seconds that the first of a batch waits for others where the policy is dynamic."""
     max_running: int = 64
     """Most sequences that run at once."""
     max_step_tokens: int = 512

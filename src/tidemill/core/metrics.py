@@ -160,6 +160,9 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
         "prompt_tokens_total", MetricKind.COUNTER, "Prompt tokens computed, recomputation after preemption included"
     ),
     "generation_tokens_total": _engine("generation_tokens_total", MetricKind.COUNTER, "Tokens drawn by the engine"),
+    "padding_tokens_total": _engine(
+        "padding_tokens_total", MetricKind.COUNTER, "Tokens computed for nothing, in batches that are padded"
+    ),
     "preemptions_total": _engine(
         "preemptions_total", MetricKind.COUNTER, "Sequences put back to waiting because blocks ran out"
     ),

@@ -35,6 +35,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "max_running": (1, 4096),
     "max_step_tokens": (1, 2**20),
     "max_waiting": (1, 2**20),
+    "batch_size": (1, 4096),
+    "batch_wait": (0, 10),
     "prefix_cache_ttl": (0, 10**9),
     "kv_memory": (1, 2**50),
     "packed_cache_size": (1, 2**50),

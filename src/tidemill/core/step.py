@@ -24,6 +24,7 @@ from typing import NewType
 
 __all__ = [
     "NO_BLOCK",
+    "NO_SEQUENCE",
     "BlockId",
     "KindTime",
     "PenaltyCounts",
@@ -43,6 +44,9 @@ SequenceId = NewType("SequenceId", int)
 
 NO_BLOCK = BlockId(-1)
 """Stands in a block table where a block was given back: no token from the row's start on reads those positions."""
+
+NO_SEQUENCE = SequenceId(-1)
+"""Stands in a row that belongs to no sequence: it is computed, and what it gives is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,8 @@ class EngineStats:
     prompt_tokens_total: int = 0
     """Prompt tokens computed, recomputation after preemption included."""
     generation_tokens_total: int = 0
+    padding_tokens_total: int = 0
+    """Tokens computed for nothing, in batches that are padded."""
     preemptions_total: int = 0
     prefix_asked_tokens_total: int = 0
     """Tokens of sequences that were let in and could share KV blocks, those that came back included."""

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tidemill.core.config import BLOCK_SIZES, EngineConfig
+from tidemill.core.config import BLOCK_SIZES, EngineConfig, SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.machine import available_memory, read_machine
 from tidemill.core.tokens import EngineInfo, EngineStats
@@ -19,6 +20,9 @@ from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.graph import KvGroup
 from tidemill.scheduling.kv.space import UNBOUNDED_TOKENS, KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler, check_settings
+
+if TYPE_CHECKING:
+    from tidemill.models.model import Model
 
 __all__ = ["build_loop", "kv_space"]
 
@@ -42,9 +46,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     check = exact_answers(model, config, available_memory()) if config.model.quantize else None
     pools = plan.pools()
     space = kv_space(pools, model.graph.kv_groups)
-    # A vector that needs all tokens of a text at once: its sequence is never cut.
-    whole = replace(config.scheduler, chunked_prefill=False) if model.graph.whole else config.scheduler
-    scheduler = Scheduler(whole, space, copies=True)
+    scheduler = Scheduler(_suited(config.scheduler, model), space, copies=True)
     executor = make_executor(fuse(model.graph), model.weights, config.executor)
     executor.allocate_kv(pools)
     if check is not None:
@@ -67,6 +69,16 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         profiler=_profiler(config, executor),
         kv_groups=[group.name for group in model.graph.kv_groups],
     )
+
+
+def _suited(config: SchedulerConfig, model: Model) -> SchedulerConfig:
+    """The settings that a model can have: a vector that needs all tokens of a text at once is never cut, and texts
+    whose vectors are asked for are never padded."""
+    if model.graph.whole:
+        config = replace(config, chunked_prefill=False)
+    if model.embedding is not None and config.policy == "static":
+        config = replace(config, policy="static-compacted")
+    return config
 
 
 def _keeper(config: EngineConfig, executor: str) -> Callable[[EngineStats, Speed], None]:

@@ -120,6 +120,8 @@ class InProcessEngine:
         """What came since the last turn; waits while there is nothing to do. None to end."""
         with self._wake:
             self._wake.wait_for(lambda: self._commands or self._closing or self._loop.has_work)
+            if not self._commands and not self._closing:
+                self._wake.wait_for(lambda: self._commands or self._closing, self._loop.idle_seconds)
             if self._closing:
                 return None
             commands, self._commands = self._commands, []

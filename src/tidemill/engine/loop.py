@@ -32,7 +32,7 @@ from dataclasses import replace
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import InvalidRequest, Overloaded
 from tidemill.core.metrics import STEP_BUCKETS
-from tidemill.core.step import PlanRow, RowOutputs, SequenceId, StepPlan, StepResult
+from tidemill.core.step import NO_SEQUENCE, PlanRow, RowOptions, RowOutputs, SequenceId, StepPlan, StepResult
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.admission import admit
 from tidemill.engine.prefix import BlockKeys
@@ -42,6 +42,7 @@ from tidemill.engine.sequences import EmbeddedSequence, EngineSequence, Generate
 from tidemill.engine.speed import Speed, SpeedMeter
 from tidemill.executors.protocol import Executor
 from tidemill.scheduling.kv.cache import BlockKey
+from tidemill.scheduling.padding import PaddedRow
 from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
 
 __all__ = ["MAX_FAILURES", "EngineLoop"]
@@ -107,6 +108,12 @@ class EngineLoop:
         """True while any sequence waits or runs."""
         return bool(self._sequences)
 
+    @property
+    def idle_seconds(self) -> float:
+        """How long ``step`` would give nothing though there is work, unless more comes: a batch waits to become full.
+        Whoever steps should wait so long, or until a command comes."""
+        return self._scheduler.idle_seconds
+
     def stats(self) -> EngineStats:
         """The state of now; durations are those of the last step."""
         balances = self._scheduler.space.balances()
@@ -123,6 +130,7 @@ class EngineLoop:
             kv_block_size=self._scheduler.space.block_size,
             prompt_tokens_total=meter.prompt_tokens,
             generation_tokens_total=meter.generation_tokens,
+            padding_tokens_total=meter.padding_tokens,
             preemptions_total=self._scheduler.num_preemptions,
             prefix_asked_tokens_total=cache.asked,
             prefix_hit_tokens_total=cache.hit,
@@ -166,7 +174,7 @@ class EngineLoop:
     def step(self) -> list[TokenDelta]:
         """Run one step and return what it gave; without work it returns nothing at once. Raises the executor's error
         after MAX_FAILURES failed steps in a row: the loop is then of no further use."""
-        if not self._sequences:
+        if not self._sequences or self._scheduler.idle_seconds > 0:
             return []
         begin = self._meter.begin()
         self._propose()
@@ -175,6 +183,7 @@ class EngineLoop:
         deltas = [self._end(self._sequences[one.id], FinishReason.LENGTH) for one in schedule.exhausted]
         deltas += self._run(schedule)
         self._meter.lap("commit")
+        self._meter.padding_tokens += schedule.num_padding
         self._meter.step(begin=begin, tokens=schedule.num_tokens)
         self._check()
         return deltas
@@ -290,25 +299,26 @@ class EngineLoop:
 
     def _run(self, schedule: Schedule) -> list[TokenDelta]:
         self._copy(schedule)
-        if not schedule.shares:
+        if not schedule.shares and not schedule.padding:
             assert schedule.exhausted, "there is work, and no sequence can go on"
             return []
         rows, seconds = self._attempt(self._plan(schedule))
+        rows = rows[: len(schedule.shares)]  # what padding gave is dropped
         failed = [row for row in rows if isinstance(row, Exception)]
-        if len(failed) == len(rows):
+        if failed and len(failed) == len(rows):
             self._failures += 1
             if self._failures >= MAX_FAILURES:
                 raise failed[-1]
         else:
             self._failures = 0
         self._meter.executor_seconds = seconds
-        if not failed:
+        if not failed and not schedule.padding:
             self._speed.step([share.end - share.start for share in schedule.shares], seconds)
         return self._commit(schedule, rows)
 
     def _plan(self, schedule: Schedule) -> StepPlan:
         step = self._meter.steps
-        rows = tuple(self._row(share) for share in schedule.shares)
+        rows = (*map(self._row, schedule.shares), *map(_padded_row, schedule.padding))
         return StepPlan(step=step, rows=rows, profile=self._profiler.wants(step))
 
     def _row(self, share: Share) -> PlanRow:
@@ -394,6 +404,18 @@ class EngineLoop:
             self.check_idle()
 
 
+def _padded_row(row: PaddedRow) -> PlanRow:
+    """Tokens that mean nothing: what they cost does not depend on their ids."""
+    return PlanRow(
+        sequence=NO_SEQUENCE,
+        tokens=(0,) * row.num_tokens,
+        start=row.start,
+        block_tables=tuple(tuple(table) for table in row.tables),
+        num_outputs=row.num_outputs,
+        options=RowOptions() if row.num_outputs else None,
+    )
+
+
 def _num_read(share: Share) -> int:
     """Tokens of a share that were read, not generated in the step before: prompt, and output after a preemption."""
     counters = share.sequence
@@ -411,6 +433,7 @@ class _Meter:
         self.steps = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
+        self.padding_tokens = 0
         self.step_tokens = 0
         self.step_seconds = 0.0
         self.step_seconds_total = 0.0

@@ -40,7 +40,7 @@ _PR_SET_PDEATHSIG = 1
 def serve(loop: EngineLoop, channel: Channel) -> None:
     """Turn until the other side hangs up. What the loop raises is raised."""
     while True:
-        messages = channel.receive(0.0 if loop.has_work else HEARTBEAT_SECONDS)
+        messages = channel.receive(min(loop.idle_seconds, HEARTBEAT_SECONDS) if loop.has_work else HEARTBEAT_SECONDS)
         if not channel.open:
             return
         commands = [command for message in messages if isinstance(message, Inbox) for command in message.commands]

@@ -32,7 +32,11 @@ step those of its share as well; they come back when it has been committed, so o
 A share is shortened to the blocks that are free there beyond what running sequences that have not had their turn need
 for their next token; nobody is preempted for more than one token of a window group.
 
-Slow twins, for comparison: policy ``static`` lets sequences in only when nothing runs, and then as a batch;
+Who may join at all is the policy's (see ``batching``). Policy ``static`` reads all prompts of its batch before any
+answer goes on, and computes padded rows besides (see ``padding``); they use what the members leave of a step's budget
+and of the blocks, and are given up before anybody is preempted.
+
+Slow twins, for comparison: policies other than ``continuous`` let sequences in only when nothing runs;
 kv_reservation ``contiguous`` takes the blocks for prompt and max_tokens at once on admission (of a window group those
 of a window and a step, which then go round within the sequence), and nothing is shared; without chunked prefill a
 prompt is computed whole in one step, even above the budget, where the window groups have the blocks for that; without
@@ -44,6 +48,7 @@ time is an injected clock that only the cache's blocks expire by.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -52,8 +57,10 @@ from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.step import NO_BLOCK, SequenceId
+from tidemill.scheduling.batching import batching_of
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.space import BlockCopy, KvSpace
+from tidemill.scheduling.padding import PaddedRow, Padding
 from tidemill.scheduling.sequence import SequenceCounters, SequenceState
 
 __all__ = ["CacheCounts", "Schedule", "Scheduler", "Share", "check_settings"]
@@ -85,11 +92,18 @@ class Schedule:
     """What to copy before the step is computed, in this order, whether or not the step has shares."""
     exhausted: tuple[SequenceCounters, ...] = ()
     """Sequences that outgrew the whole KV space: they have left, their blocks are free."""
+    padding: tuple[PaddedRow, ...] = ()
+    """Rows to be computed with the shares, whose results are dropped."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the step."""
-        return sum(share.num_tokens for share in self.shares)
+        """Tokens in the step, padding included."""
+        return sum(share.num_tokens for share in self.shares) + self.num_padding
+
+    @property
+    def num_padding(self) -> int:
+        """Of these, the ones that mean nothing."""
+        return sum(row.num_tokens for row in self.padding)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,13 +120,13 @@ class CacheCounts:
 
 def check_settings(config: SchedulerConfig) -> None:
     """Raise ConfigError for a setting with which nothing would ever run."""
-    for name in ("max_running", "max_step_tokens", "max_waiting"):
+    for name in ("max_running", "max_step_tokens", "max_waiting", "batch_size"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}", param=name)
-    if not config.prefix_cache_ttl >= 0:
-        raise ConfigError(
-            f"prefix_cache_ttl must be 0 or more seconds, not {config.prefix_cache_ttl}", param="prefix_cache_ttl"
-        )
+    for name in ("prefix_cache_ttl", "batch_wait"):
+        seconds = getattr(config, name)
+        if not 0 <= seconds < math.inf:
+            raise ConfigError(f"{name} must be 0 or more seconds, not {seconds}", param=name)
 
 
 class Scheduler:
@@ -126,6 +140,8 @@ class Scheduler:
         check_settings(config)
         self._config = config
         self._space = space
+        self._batching = batching_of(config)
+        self._padding = Padding(space) if self._batching.padded else None
         # Both in order of arrival, and everything that runs arrived before everything that waits.
         self._waiting: OrderedDict[SequenceId, SequenceCounters] = OrderedDict()
         self._running: dict[SequenceId, SequenceCounters] = {}
@@ -187,6 +203,12 @@ class Scheduler:
         """Waiting sequences, next one first."""
         return tuple(self._waiting.values())
 
+    @property
+    def idle_seconds(self) -> float:
+        """How long there is nothing to compute though sequences wait, unless others come: a batch waits to become
+        full. 0: there is something, or nobody waits."""
+        return 0.0 if self._running or not self._waiting else self._wait()
+
     def has_room(self, count: int) -> bool:
         """True if so many more sequences may join the queue."""
         return len(self._waiting) + count <= self._config.max_waiting
@@ -204,6 +226,7 @@ class Scheduler:
         assert sequence.state is SequenceState.NEW, f"sequence {sequence.id} is {sequence.state.value}"
         sequence.arrival = self._arrivals
         self._arrivals += 1
+        sequence.arrived = self._clock.now()
         sequence.state = SequenceState.WAITING
         sequence.tables = self._space.empty_tables()
         self._waiting[sequence.id] = sequence
@@ -220,6 +243,8 @@ class Scheduler:
         if self._config.prefix_cache_ttl:
             self._space.expire(self._clock.now(), self._config.prefix_cache_ttl)
         planner = _Planner(self._config.max_step_tokens, len(self._space.pools))
+        if self._padding is not None:
+            self._padding.end_step()
         self._end_exhausted(planner)
         self._keep_next_blocks(planner)
         self._plan_running(planner)
@@ -230,6 +255,7 @@ class Scheduler:
             preempted=tuple(planner.preempted),
             copies=tuple(planner.copies),
             exhausted=tuple(planner.exhausted),
+            padding=tuple(planner.padding),
         )
 
     def commit(self, share: Share, accepted: int) -> bool:
@@ -239,6 +265,7 @@ class Scheduler:
         del self._in_flight[sequence.id]
         if sequence.state is SequenceState.LEAVING:
             self._let_go(sequence)
+            self._end_batch()
             return False
         assert (accepted > 0) == (share.num_outputs > 0), f"{accepted} of {share.num_outputs} outputs accepted"
         assert accepted <= share.num_outputs, f"{accepted} of {share.num_outputs} outputs accepted"
@@ -264,6 +291,7 @@ class Scheduler:
             sequence.state = SequenceState.LEAVING
         elif sequence.state is not SequenceState.GONE:
             self._let_go(sequence)
+        self._end_batch()
 
     def clear_cache(self) -> int:
         """Let no later sequence find what was computed until now, and what running ones go on to compute from it. How
@@ -277,9 +305,11 @@ class Scheduler:
         arrivals = [sequence.arrival for sequence in (*self._running.values(), *self._waiting.values())]
         assert arrivals == sorted(arrivals), "the order of arrival is broken"
         assert len(self._running) <= self._config.max_running, "more sequences run than max_running"
-        holders = [*self._running.values(), *self._leaving()]
+        holders = [one.tables for one in (*self._running.values(), *self._leaving())]
+        if self._padding is not None:
+            holders += self._padding.tables
         for group, pool in enumerate(self._space.pools):
-            blocks = Counter(block for one in holders for block in one.tables[group] if block != NO_BLOCK)
+            blocks = Counter(block for tables in holders for block in tables[group] if block != NO_BLOCK)
             assert len(blocks) == pool.balance().held, f"group {group} holds blocks that are in no table"
             for block, tables in blocks.items():
                 counted = pool.references(block)
@@ -299,6 +329,9 @@ class Scheduler:
                 planner.exhausted.append(sequence)
 
     def _plan_running(self, planner: _Planner) -> None:
+        if self._padding is not None:
+            self._plan_padded(planner, self._padding)
+            return
         oldest = next(iter(self._running.values()), None)
         kept = 1 if oldest is not None and not oldest.caught_up else 0
         for sequence in self._members(caught_up=True):
@@ -306,17 +339,40 @@ class Scheduler:
         for sequence in self._members(caught_up=False):
             self._plan_prompt(planner, sequence)
 
-    def _plan_waiting(self, planner: _Planner) -> None:
-        static = self._config.policy == "static"
-        if not self._waiting or planner.preempted or (static and self._running):
+    def _plan_padded(self, planner: _Planner, padding: Padding) -> None:
+        """As one tensor: while any prompt is read, nothing else is in the step."""
+        for sequence in self._members(caught_up=False):
+            self._plan_prompt(planner, sequence)
+        planner.pad(padding.pad(planner.budget))
+        if planner.shares or planner.padding:
             return
+        for sequence in self._members(caught_up=True):
+            self._plan_share(planner, sequence, min(sequence.num_pending, planner.budget))
+        planner.pad(padding.go_on(planner.budget))
+
+    def _wait(self) -> float:
+        """Seconds until the first that waits may join."""
+        first = next(iter(self._waiting.values()))
+        return self._batching.wait(
+            running=len(self._running), waiting=len(self._waiting), waited=self._clock.now() - first.arrived
+        )
+
+    def _plan_waiting(self, planner: _Planner) -> None:
+        if not self._waiting or planner.preempted or self._wait() > 0:
+            return
+        self._let_in(planner)
+        if self._padding is not None:
+            self._padding.owe([sequence.num_pending for sequence in self._running.values()])
+            planner.pad(self._padding.pad(planner.budget))
+
+    def _let_in(self, planner: _Planner) -> None:
         promised = self._promised()
-        while self._waiting and len(self._running) < self._config.max_running:
+        while self._waiting and len(self._running) < self._batching.size:
             sequence = next(iter(self._waiting.values()))
             self._adopt(sequence)  # held from here on, so that nothing else takes it
             needed = self._lacking_at_admission(sequence)
             promised = tuple(p + n for p, n in zip(promised, needed, strict=True))
-            if (self._chunk(planner, sequence) < 1 and not static) or not self._space.fits(promised):
+            if (self._chunk(planner, sequence) < 1 and not self._batching.whole) or not self._space.fits(promised):
                 self._put_back(sequence)
                 return
             self._admit(sequence, needed)
@@ -449,6 +505,8 @@ class Scheduler:
             if sequence.num_proposed:
                 sequence.num_proposed = 0
                 continue
+            if self._padding is not None and self._padding.give_up():
+                continue
             assert len(self._running) > 1, f"sequence {sequence.id} runs alone and blocks are missing"
             victim = next(reversed(self._running.values()))
             self._preempt(planner, victim)
@@ -515,8 +573,16 @@ class Scheduler:
             self._space.shrink(sequence.tables, sequence.num_tokens)
 
     def _let_go(self, sequence: SequenceCounters) -> None:
+        if self._padding is not None and any(sequence.tables):
+            self._padding.keep(sequence.tables, sequence.num_computed)
+            sequence.tables = self._space.empty_tables()
         self._space.shrink(sequence.tables, 0)
         sequence.state = SequenceState.GONE
+
+    def _end_batch(self) -> None:
+        """Take back what padding holds once nobody is left to be padded."""
+        if self._padding is not None and not self._running and not self._in_flight:
+            self._padding.end_batch()
 
     def _leaving(self) -> list[SequenceCounters]:
         return [share.sequence for share in self._in_flight.values() if share.sequence.state is SequenceState.LEAVING]
@@ -537,6 +603,7 @@ class _Planner:
         self.shares: dict[SequenceId, Share] = {}
         self.preempted: list[SequenceCounters] = []
         self.exhausted: list[SequenceCounters] = []
+        self.padding: list[PaddedRow] = []
 
     def keep(self, sequence: SequenceCounters, counts: tuple[int, ...]) -> None:
         self._kept_by[sequence.id] = counts
@@ -551,6 +618,11 @@ class _Planner:
         self.shares[share.sequence.id] = share
         self.budget -= share.num_tokens
         self.has_prompt = self.has_prompt or not share.sequence.caught_up
+
+    def pad(self, rows: Iterable[PaddedRow]) -> None:
+        for row in rows:
+            self.padding.append(row)
+            self.budget -= row.num_tokens
 
     def give_back(self, sequence: SequenceCounters) -> None:
         self.let(sequence)

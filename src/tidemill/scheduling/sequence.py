@@ -53,6 +53,8 @@ class SequenceCounters:
     num_preemptions: int = 0
     arrival: int = -1
     """Number in the order of arrival, given by the scheduler."""
+    arrived: float = 0.0
+    """When that was, on the scheduler's clock."""
     state: SequenceState = SequenceState.NEW
     tables: BlockTables = field(default_factory=tuple)
     keys: list[BlockKey] = field(default_factory=list)

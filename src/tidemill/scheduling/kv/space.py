@@ -107,6 +107,13 @@ class KvSpace:
         """True if any group has a window."""
         return bool(self._windows)
 
+    @property
+    def free_tokens(self) -> int:
+        """Most tokens that a sequence without any block could get blocks for now."""
+        return min(
+            layout.block_size * pool.num_available for layout, pool in zip(self._layouts, self._pools, strict=True)
+        )
+
     def empty_tables(self) -> BlockTables:
         """Tables of a sequence without any block."""
         return tuple([] for _ in self._layouts)
