@@ -22,6 +22,7 @@ from tidemill.cli.models import models
 from tidemill.cli.options import DebugOption, JsonOption
 from tidemill.cli.plan import plan
 from tidemill.cli.serve import serve
+from tidemill.cli.trace import trace
 from tidemill.core.errors import InvalidRequest, SetupError, TidemillError
 
 __all__ = ["app", "main", "run"]
@@ -61,6 +62,7 @@ for _command in (serve, chat, generate, plan, doctor, version):
 app.add_typer(models)
 app.add_typer(cache)
 app.add_typer(bench)
+app.add_typer(trace)
 
 
 def main() -> None:

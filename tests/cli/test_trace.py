@@ -1,0 +1,78 @@
+"""``tidemill trace``: the last line has the figures, files are read and written, wrong arguments get one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemill.bench.traces.formats import load_trace
+from tidemill.cli.main import run
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2023-11-16 18:15:{second:02d}.5,{100 + second},{10 + second}\n" for second in range(60)
+)
+
+
+@pytest.fixture
+def azure(tmp_path: Path) -> str:
+    path = tmp_path / "azure.csv"
+    path.write_text(AZURE)
+    return str(path)
+
+
+def done(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str, Any], str]:
+    code = run(["trace", *arguments])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    text, _, last = out.rstrip().rpartition("\n")
+    return json.loads(last), text
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(["trace", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    return shown.err.removeprefix("tidemill: error: ").rstrip("\n")
+
+
+def test_info_prints_a_table_and_the_same_as_json(azure: str, capsys: pytest.CaptureFixture[str]) -> None:
+    values, text = done(capsys, "info", azure)
+    assert (values["requests"], values["rate_rps"], values["format"]) == (60, 1.0, "azure")
+    assert "60 in 59.0 s, 1 per second" in text
+    alone, nothing = done(capsys, "info", azure, "--json")
+    assert (alone, nothing) == (values, "")
+
+
+def test_options_cut_before_anything_is_measured(azure: str, capsys: pytest.CaptureFixture[str]) -> None:
+    values, _ = done(capsys, "info", azure, "--start", "10", "--duration", "20", "--skip", "5", "--count", "10")
+    assert (values["requests"], values["prompt_tokens"]["min"], values["prompt_tokens"]["max"]) == (10, 115, 124)
+    values, _ = done(capsys, "info", azure, "--rate", "4")
+    assert (values["requests"], values["rate_rps"]) == (60, 4.0)
+    values, _ = done(capsys, "info", azure, "--speed", "2")
+    assert values["span_s"] == 29.5
+    values, _ = done(capsys, "info", azure, "--thin", "0.5", "--thin-seed", "3")
+    assert 15 < values["requests"] < 45
+
+
+def test_convert_writes_our_own_format(azure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "own.jsonl"
+    values, _ = done(capsys, "convert", azure, str(out), "--count", "7")
+    assert (values["requests"], values["out"]) == (7, str(out))
+    assert load_trace(out).rows == load_trace(azure).rows[:7]
+    assert run(["trace", "convert", azure, "-", "--count", "7"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == out.read_text()
+    assert json.loads(shown.err.splitlines()[-1])["requests"] == 7
+
+
+def test_mistakes_are_one_line(azure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, "info", str(tmp_path / "none")).endswith("name a file that can be read")
+    assert "no file can be written there" in refusal(capsys, "convert", azure, str(tmp_path / "no" / "x"))
+    assert "--format: 'csv' is no format" in refusal(capsys, "info", azure, "--format", "csv")
+    assert "no request is in the part asked for" in refusal(capsys, "info", azure, "--start", "1000")
+    assert "has no tenant 'x'; it has none" in refusal(capsys, "info", azure, "--tenant", "x")
+    assert "is not one of" in refusal(capsys, "info", azure, "--empty", "maybe")
+    assert "--thin: 2 is no share" in refusal(capsys, "info", azure, "--thin", "2")
