@@ -6,6 +6,7 @@ A strategy that lacks one of these lines does not ship; a test walks the registr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = ["STRATEGIES", "Strategy", "register"]
 
@@ -20,12 +21,20 @@ class Strategy:
     """The field of the configuration that switches it, as ``SchedulerConfig.policy``."""
     baseline: str
     """The setting's value that turns it off: the slow twin."""
+    why: str
+    """What the twin pays for and this does not, in one sentence: the line below its row in the ablation."""
     metric: str
     """The metric that shows what it does."""
     when: str
     """The rule for when to use it, in one sentence."""
     doc: str
     """Its page under docs/, as a path relative to that folder."""
+    between: tuple[str, ...] = ()
+    """Further values of the setting, from the twin's side on: each gets a row of its own."""
+    alone: tuple[str, ...] = ()
+    """Strategies that its twin cannot have: they are off on both sides where it is measured."""
+    acts: Literal["steps", "start"] = "steps"
+    """steps: it changes how requests are served, and the ablation measures that; start: only how an engine starts."""
 
 
 STRATEGIES: dict[str, Strategy] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill.core.strategy import Strategy, register
 
-__all__ = ["PACKED_CACHE", "TILED_ATTENTION"]
+__all__ = ["FAST_NUMERICS", "PACKED_CACHE", "TILED_ATTENTION"]
 
 PACKED_CACHE = register(
     Strategy(
@@ -12,8 +12,10 @@ PACKED_CACHE = register(
         setting="ExecutorConfig.packed_cache",
         baseline="off",
         metric="tidemill_engine_load_seconds",
+        why="Weights are packed anew at every start, into memory of its own.",
         when="Where a model is started more than once, or several processes run it, and the disk has room for a copy.",
         doc="strategies.md#packed-cache",
+        acts="start",
     )
 )
 
@@ -23,7 +25,20 @@ TILED_ATTENTION = register(
         setting="ExecutorConfig.attention",
         baseline="materialized",
         metric="tidemill_engine_executor_seconds",
+        why="The score matrix is written to memory and read again twice, which costs more the longer the context is.",
         when="Always: it takes less time and no memory for scores; the twin is there to be compared with.",
         doc="strategies.md#tiled-attention",
+    )
+)
+
+FAST_NUMERICS = register(
+    Strategy(
+        name="fast-numerics",
+        setting="ExecutorConfig.numerics",
+        baseline="exact",
+        metric="tidemill_engine_executor_seconds",
+        why="Activations kept in float are multiplied a few at a time; rounded to 8 bits, many fit one instruction.",
+        when="With quantised weights, unless an answer has to be as near to the exact model as floats are.",
+        doc="strategies.md#fast-numerics",
     )
 )

@@ -12,8 +12,10 @@ CONTINUOUS_BATCHING = register(
         setting="SchedulerConfig.policy",
         baseline="static",
         metric="tidemill_engine_running",
+        why="A static batch computes padding and ended rows, and whoever comes waits for its longest answer.",
         when="Always for requests that arrive at their own times or end at different lengths; it costs nothing.",
         doc="strategies.md#continuous-batching",
+        between=("static-compacted", "dynamic"),
     )
 )
 
@@ -23,6 +25,7 @@ CHUNKED_PREFILL = register(
         setting="SchedulerConfig.chunked_prefill",
         baseline="False",
         metric="tidemill_engine_step_tokens",
+        why="A prompt that is one step of its own size holds up every answer for as long as that step takes.",
         when="When prompts are long and others stream meanwhile: it bounds the gap between their tokens.",
         doc="strategies.md#chunked-prefill",
     )
@@ -34,8 +37,10 @@ PAGED_KV = register(
         setting="SchedulerConfig.kv_reservation",
         baseline="contiguous",
         metric="tidemill_engine_kv_blocks_held",
+        why="Room reserved for prompt plus max_tokens keeps others waiting, though an answer may end before it is used.",
         when="Always where answers end before max_tokens: more sequences fit the same memory.",
         doc="strategies.md#paged-kv",
+        alone=("prefix-cache",),
     )
 )
 
@@ -45,6 +50,7 @@ PREFIX_CACHE = register(
         setting="SchedulerConfig.prefix_cache",
         baseline="off",
         metric="tidemill_engine_prefix_hit_tokens_total",
+        why="Prompts that begin like others are computed again from their first token on.",
         when="Where prompts begin alike (a system prompt, earlier turns, several choices), else it costs little.",
         doc="strategies.md#prefix-cache",
     )
