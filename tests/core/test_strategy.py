@@ -28,7 +28,7 @@ def test_its_baseline_and_what_lies_between_are_values_of_its_setting_and_no_def
 
 @ANY
 def test_it_is_explained_in_sentences(one: Strategy) -> None:
-    for text in (one.why, one.when):
+    for text in (one.why, one.when, *one.between.values()):
         assert len(text) > 20
         assert text.endswith(".")
 

@@ -5,7 +5,8 @@ A strategy that lacks one of these lines does not ship; a test walks the registr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 __all__ = ["STRATEGIES", "Strategy", "register"]
@@ -29,8 +30,8 @@ class Strategy:
     """The rule for when to use it, in one sentence."""
     doc: str
     """Its page under docs/, as a path relative to that folder."""
-    between: tuple[str, ...] = ()
-    """Further values of the setting, from the twin's side on: each gets a row of its own."""
+    between: Mapping[str, str] = field(default_factory=dict)
+    """Further values of the setting, from the twin's side on, each with its own sentence: each gets a row."""
     alone: tuple[str, ...] = ()
     """Strategies that its twin cannot have: they are off on both sides where it is measured."""
     acts: Literal["steps", "start"] = "steps"

@@ -15,7 +15,10 @@ CONTINUOUS_BATCHING = register(
         why="A static batch computes padding and ended rows, and whoever comes waits for its longest answer.",
         when="Always for requests that arrive at their own times or end at different lengths; it costs nothing.",
         doc="strategies.md#continuous-batching",
-        between=("static-compacted", "dynamic"),
+        between={
+            "static-compacted": "Whoever comes waits for the batch's longest answer, and ended ones leave gaps.",
+            "dynamic": "As static-compacted, and the first of a batch waits for others besides.",
+        },
     )
 )
 
