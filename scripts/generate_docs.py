@@ -18,7 +18,7 @@ import typer  # noqa: E402
 from draw_architecture import draw  # noqa: E402
 from models_page import models_page  # noqa: E402
 
-from tidemill.cli.main import app  # noqa: E402
+from tidemill.cli.main import make_app  # noqa: E402
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig, ServerConfig  # noqa: E402
 from tidemill.core.sampling import SamplingOptions  # noqa: E402
 from tidemill.core.settings import Setting, settings_of  # noqa: E402
@@ -39,7 +39,7 @@ def _cli_lines() -> Iterator[str]:
     yield ""
     yield "Sizes take units: `512MiB`, `8GiB`. Mistakes are one line on standard error and exit code 2; a failed answer"
     yield "or a defect is 1, Ctrl-C 130. `--debug` shows the traceback of an error."
-    for name, command in _commands("", typer.main.get_command(app)):
+    for name, command in _commands("", typer.main.get_command(make_app())):
         yield ""
         yield f"## tidemill {name}"
         yield ""

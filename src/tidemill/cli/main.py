@@ -1,4 +1,4 @@
-"""The entry point: the list of commands, and the one place where errors become a line and an exit code.
+"""The entry point, and the one place where errors become a line and an exit code.
 
 0    done                           2    the caller or the machine has to change something (SetupError, usage)
 1    a defect, or a failed answer   130  Ctrl-C
@@ -12,29 +12,27 @@ from typing import Annotated
 
 import typer
 
-from tidemill import __version__
-from tidemill.cli.bench import bench
-from tidemill.cli.cache import cache
-from tidemill.cli.chat import chat
-from tidemill.cli.doctor import doctor
-from tidemill.cli.generate import generate
-from tidemill.cli.models import models
-from tidemill.cli.options import DebugOption, JsonOption
-from tidemill.cli.plan import plan
-from tidemill.cli.serve import serve
-from tidemill.cli.trace import trace
+from tidemill.cli.commands import add_commands
 from tidemill.core.errors import InvalidRequest, SetupError, TidemillError
+from tidemill.core.version import __version__
 
-__all__ = ["app", "main", "run"]
+__all__ = ["main", "make_app", "run"]
 
-app = typer.Typer(
-    name="tidemill",
-    help="Run large language models on the machine you have: serve, chat, generate, plan, bench.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The command line. Of the commands only the one that the arguments call is imported, all if they call none."""
+    app = typer.Typer(
+        name="tidemill",
+        help="Run large language models on the machine you have: serve, chat, generate, plan, bench.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    called = next((word for word in arguments if not word.startswith("-")), "")
+    add_commands(app, only=called if arguments else None)
+    return app
 
 
 def _print_version(on: bool) -> None:
@@ -43,26 +41,12 @@ def _print_version(on: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version)
     ] = False,
 ) -> None:
     pass
-
-
-def version(json: JsonOption = False, debug: DebugOption = False) -> None:  # noqa: ARG001
-    """Print the version."""
-    typer.echo(f'{{"version": "{__version__}"}}' if json else f"tidemill {__version__}")
-
-
-for _command in (serve, chat, generate, plan, doctor, version):
-    app.command()(_command)
-app.add_typer(models)
-app.add_typer(cache)
-app.add_typer(bench)
-app.add_typer(trace)
 
 
 def main() -> None:
@@ -73,7 +57,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; an error becomes one line on standard error."""
     try:
-        code = app(list(arguments) or ["--help"], prog_name="tidemill", standalone_mode=False)
+        words = list(arguments) or ["--help"]
+        code = make_app(words)(words, prog_name="tidemill", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except Exception as error:
         if "--debug" in arguments and not _is_usage(error):
