@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -98,6 +98,43 @@ def test_the_process_waits_with_a_batch_that_waits_to_become_full() -> None:
     wire = Wire()
     serve(make_loop(policy="dynamic", batch_wait=60.0), cast("Channel", wire))
     assert wire.timeouts == [HEARTBEAT_SECONDS] * 3
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+async def test_a_process_begun_before_the_loop_is_the_one_that_is_started() -> None:
+    before = children()
+    with ProcessEngine(config("hash"), factory=FACTORY).begun() as one:
+        (begun,) = children() - before
+        await one.start()
+        assert one.pid == begun
+        assert len(await collect(one, request("a", 20, max_tokens=5, ignore_eos=True))) == 5
+        await one.close()
+    assert children() == before
+
+
+def test_a_process_begun_in_vain_ends_with_the_block() -> None:
+    before = children()
+    one = ProcessEngine(config("hash"), factory=FACTORY)
+    with suppress(InvalidRequest), one.begun():
+        assert len(children() - before) == 1
+        raise InvalidRequest("something else is wrong")
+    assert children() == before
+
+
+async def test_a_start_that_is_cancelled_at_once_leaves_no_process() -> None:
+    before = children()
+    one = ProcessEngine(config("hash"), factory=FACTORY)
+    for turns in range(4):
+        task = asyncio.create_task(one.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert children() == before
 
 
 async def test_closing_an_iterator_gives_its_blocks_back() -> None:

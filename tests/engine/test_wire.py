@@ -15,6 +15,7 @@ from tidemill.core import errors
 from tidemill.core.errors import InvalidRequest, ModelLoadError, TidemillError
 from tidemill.core.step import TokenLogprob
 from tidemill.core.tokens import EmbedRequest, EngineStats, FinishReason, TokenDelta
+from tidemill.engine.supervisor import read_frame
 from tidemill.engine.wire import (
     Abort,
     Add,
@@ -29,7 +30,6 @@ from tidemill.engine.wire import (
     command,
     frame,
     parse_from_engine,
-    read_frame,
 )
 
 

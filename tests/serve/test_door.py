@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tidemill.core.config import ServerConfig
-from tidemill.serve.door import is_loopback, safe_request_id
+from tidemill.serve.door import safe_request_id
+from tidemill.serve.listener import is_loopback
 
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "toy", "messages": [{"role": "user", "content": "Hi"}]}

@@ -26,7 +26,8 @@ from tests.support.toy_text import ToyText, toy_info
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import ConfigError, ModelLoadError
 from tidemill.frontend.backend import LocalBackend
-from tidemill.serve.server import check_config, ready_line, run
+from tidemill.serve.listener import check_config
+from tidemill.serve.server import ready_line, run
 
 SCRIPT = Path(__file__).with_name("scripted_server.py")
 HELLO = {"model": "toy", "messages": [{"role": "user", "content": "Hi"}]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,6 +12,10 @@ from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, with_settings
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig, ServerConfig
 from tidemill.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidemill.engine.client import ProcessEngine
+    from tidemill.models.model import Model
 
 __all__ = ["serve"]
 
@@ -40,26 +44,34 @@ def _run(config: EngineConfig, door: ServerConfig) -> int:
     """Plan, load and serve until a signal; the exit code."""
     from tidemill.core.machine import available_memory
     from tidemill.engine.client import ProcessEngine
-    from tidemill.frontend.model_text import ModelText
     from tidemill.models.loading import load_model, located
     from tidemill.models.memory_plan import plan_memory
-    from tidemill.serve.launch import LaunchedBackend
-    from tidemill.serve.metrics import PrometheusMetrics
-    from tidemill.serve.server import Example, check_config, run
+    from tidemill.serve.listener import check_config
 
     check_config(door)
     with explained(config.model.path):
         config = dataclasses.replace(config, model=located(config.model))  # a restart must not need the hub
         model = load_model(config.model)  # maps the files and reads no weight; the engine process loads them
     print("\n".join(plan_memory(model, config, available_memory()).explain()), flush=True)
-    text = ModelText.from_source(model.text, merge_turns=config.model.merge_turns)
+    with ProcessEngine(config).begun() as engine:
+        return _serve(model, config.model, door, engine)
+
+
+def _serve(model: Model, config: ModelConfig, door: ServerConfig, engine: ProcessEngine) -> int:
+    """Make the server while the engine process loads, and serve; the exit code."""
+    from tidemill.frontend.model_text import ModelText
+    from tidemill.serve.launch import LaunchedBackend
+    from tidemill.serve.metrics import PrometheusMetrics
+    from tidemill.serve.server import Example, run
+
+    text = ModelText.from_source(model.text, merge_turns=config.merge_turns)
     if model.embedding is not None:
         print(f"note: {model.name} gives vectors of texts: chats and completions are refused", flush=True)
     elif text.chat_problem is not None:
-        if config.model.chat_template is not None:
+        if config.chat_template is not None:
             raise ConfigError(f"chat_template: {text.chat_problem}", param="chat_template")
         print(f"note: chats are refused: {text.chat_problem}", flush=True)
-    engine, metrics = ProcessEngine(config), PrometheusMetrics()
+    metrics = PrometheusMetrics()
     backend = LaunchedBackend(engine, text, model=model.name, recorder=metrics)
     example: Example = "embedding" if model.embedding else "completion" if text.chat_problem else "chat"
     return run(door, backend, engine=engine, metrics=metrics, lifetime=backend, example=example, say=_say)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
+import sys
 from dataclasses import dataclass, field, fields
 from functools import cache
+from types import ModuleType
 from typing import Any, Literal
 
 from tidemill.core.errors import ConfigError
@@ -167,8 +168,7 @@ class ServerConfig:
 @cache
 def field_docs(cls: type[Any]) -> dict[str, str]:
     """The docstring of each field of a dataclass: the string literal that follows it in the source."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(body, ast.ClassDef)
+    body = _classes(sys.modules[cls.__module__])[cls.__name__]
     docs: dict[str, str] = {}
     for before, after in zip(body.body, body.body[1:], strict=False):
         if (
@@ -183,3 +183,9 @@ def field_docs(cls: type[Any]) -> dict[str, str]:
     if missing:
         raise ConfigError(f"{cls.__name__} has fields without a docstring: {', '.join(missing)}")
     return docs
+
+
+@cache
+def _classes(module: ModuleType) -> dict[str, ast.ClassDef]:
+    """The classes of a module as they are written, by name; its source is read once for all of them."""
+    return {node.name: node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)}

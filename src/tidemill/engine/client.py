@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
+from typing import Self
 
 import msgspec
 
@@ -54,6 +55,7 @@ class ProcessEngine:
         self._backoff = Backoff(self._policy)
         self._streams = Streams()
         self._commands: list[msgspec.Raw] = []
+        self._begun: EngineChild | None = None
         self._child: EngineChild | None = None
         self._info: EngineInfo | None = None
         self._stats = EngineStats()
@@ -64,6 +66,18 @@ class ProcessEngine:
         self._gave_up = False
         self._closing = False
         self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def begun(self) -> Iterator[Self]:
+        """Start the process now, so that it loads while the caller makes the rest ready; ``start`` then waits for it.
+        Where it comes to no ``start``, the process ends with the block."""
+        self._begun = EngineChild.spawn(self._config, self._factory)
+        try:
+            yield self
+        finally:
+            if self._begun is not None:
+                self._begun.abandon()
+                self._begun = None
 
     async def start(self) -> None:
         """Start the process and wait until the model is loaded. Raises what stops it: ModelLoadError, DoesNotFit,
@@ -171,7 +185,8 @@ class ProcessEngine:
     # -- the process -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> EngineChild:
-        child, info, stats = await EngineChild.launch(self._pinned(), self._factory)
+        child, self._begun = self._begun or EngineChild.spawn(self._pinned(), self._factory), None
+        info, stats = await child.loaded()
         self._child, self._stats = child, stats
         if self._info is None:
             self._info = info

@@ -23,6 +23,7 @@ from tidemill.scheduling.scheduler import Scheduler, check_settings
 
 if TYPE_CHECKING:
     from tidemill.models.model import Model
+    from tidemill.models.rounding_check import ExactAnswers
 
 __all__ = ["build_loop", "kv_space"]
 
@@ -35,7 +36,6 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     from tidemill.graph.passes.fuse import fuse
     from tidemill.models.loading import load_model
     from tidemill.models.memory_plan import plan_memory
-    from tidemill.models.rounding_check import exact_answers
 
     if config.block_size not in BLOCK_SIZES:
         raise ConfigError(f"block_size must be one of {BLOCK_SIZES}, not {config.block_size}", param="block_size")
@@ -43,7 +43,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     begin = time.monotonic()
     model = load_model(config.model)
     plan = plan_memory(model, config, available_memory())
-    check = exact_answers(model, config, available_memory()) if config.model.quantize else None
+    check = _exact_answers(model, config) if config.model.quantize else None
     pools = plan.pools()
     space = kv_space(pools, model.graph.kv_groups)
     scheduler = Scheduler(_suited(config.scheduler, model), space, copies=True)
@@ -79,6 +79,12 @@ def _suited(config: SchedulerConfig, model: Model) -> SchedulerConfig:
     if model.embedding is not None and config.policy == "static":
         config = replace(config, policy="static-compacted")
     return config
+
+
+def _exact_answers(model: Model, config: EngineConfig) -> ExactAnswers | None:
+    from tidemill.models.rounding_check import exact_answers  # brings a tokenizer: loaded for who rounds
+
+    return exact_answers(model, config, available_memory())
 
 
 def _keeper(config: EngineConfig, executor: str) -> Callable[[EngineStats, Speed], None]:

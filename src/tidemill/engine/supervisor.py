@@ -14,6 +14,7 @@ from tidemill.core.errors import SetupError
 from tidemill.core.tokens import EngineInfo, EngineStats
 from tidemill.engine.process import GRACE_SECONDS
 from tidemill.engine.wire import (
+    LENGTH,
     Outbox,
     PackedInbox,
     Start,
@@ -21,10 +22,9 @@ from tidemill.engine.wire import (
     StartFailed,
     frame,
     parse_from_engine,
-    read_frame,
 )
 
-__all__ = ["Backoff", "EngineChild", "RestartPolicy"]
+__all__ = ["Backoff", "EngineChild", "RestartPolicy", "read_frame"]
 
 _POLL_SECONDS = 0.02
 
@@ -68,42 +68,50 @@ class EngineChild:
     """One engine process and the server's end of its socket. Started from the event loop's own thread, because the
     child's life is tied to the thread that starts it."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self._process = process
-        self._reader = reader
-        self._writer = writer
+        self._socket = sock
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     @classmethod
-    async def launch(cls, config: EngineConfig, factory: str) -> tuple[EngineChild, EngineInfo, EngineStats]:
-        """Start a process and wait until it has loaded. What stops it (ModelLoadError, DoesNotFit, ...) is raised as
-        the same class with the same message; SetupError if it ended without a word."""
-        child = await cls._spawn(factory)
+    def spawn(cls, config: EngineConfig, factory: str) -> EngineChild:
+        """Start a process that loads what the configuration says. Needs no event loop."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                child = cls(_popen(theirs.fileno(), factory), ours)
+                ours.sendall(frame(Start(config)))
+            except BaseException:
+                ours.close()
+                raise
+        return child
+
+    async def loaded(self) -> tuple[EngineInfo, EngineStats]:
+        """Wait until it has loaded. What stops it (ModelLoadError, DoesNotFit, ...) is raised as the same class with
+        the same message, SetupError if it ended without a word; then the process has ended."""
         try:
-            child._writer.write(frame(Start(config)))
-            body = await read_frame(child._reader)
+            await self._connect()
+            assert self._streams is not None, "it is connected"
+            body = await read_frame(self._streams[0])
             message = None if body is None else parse_from_engine(body)
         except BaseException:
-            await child.stop(grace=0.0)
+            await self.stop(grace=0.0)
             raise
         if isinstance(message, Started):
-            return child, message.info, message.stats
-        how = await child.stop()
+            return message.info, message.stats
+        how = await self.stop()
         if isinstance(message, StartFailed):
             raise message.failure.error()
         raise SetupError(f"the engine process {how} while it loaded the model")
 
-    @classmethod
-    async def _spawn(cls, factory: str) -> EngineChild:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
-            try:
-                return cls(_popen(theirs.fileno(), factory), reader, writer)
-            except BaseException:
-                writer.transport.abort()
-                raise
+    async def _connect(self) -> None:
+        """Hand the socket to the event loop. That takes a turn of the loop and is not given up half-way: a socket has
+        one owner who closes it."""
+        opening = asyncio.ensure_future(asyncio.open_unix_connection(sock=self._socket))
+        try:
+            await asyncio.shield(opening)
+        finally:
+            self._streams = await opening
 
     @property
     def pid(self) -> int:
@@ -117,12 +125,15 @@ class EngineChild:
 
     def send(self, message: PackedInbox) -> None:
         """Queue a message; what cannot be sent any more is lost with the engine."""
-        if not self._writer.is_closing():
-            self._writer.write(frame(message))
+        assert self._streams is not None, "an engine that loads takes no commands"
+        writer = self._streams[1]
+        if not writer.is_closing():
+            writer.write(frame(message))
 
     async def receive(self) -> Outbox | None:
         """The next message; None when the process has ended."""
-        body = await read_frame(self._reader)
+        assert self._streams is not None, "an engine that loads has nothing to say"
+        body = await read_frame(self._streams[0])
         if body is None:
             return None
         message = parse_from_engine(body)
@@ -131,18 +142,41 @@ class EngineChild:
 
     async def stop(self, grace: float = GRACE_SECONDS + 1.0) -> str:
         """Hang up, wait, and kill what is still there after ``grace`` seconds; says how the process ended."""
-        # Not close(): that would first wait for a process that may be stopped to read what is queued for it.
-        self._writer.transport.abort()
-        killed = False
+        self._hang_up()
         for _ in range(int(grace / _POLL_SECONDS)):
             if not self.alive:
                 break
             await asyncio.sleep(_POLL_SECONDS)
-        if self.alive:
-            killed = True
+        return self._ended()
+
+    def abandon(self) -> None:
+        """End a process that nobody has waited for, at once."""
+        self._hang_up()
+        self._ended()
+
+    def _hang_up(self) -> None:
+        if self._streams is None:
+            self._socket.close()
+        else:
+            # Not close(): that would first wait for a process that may be stopped to read what is queued for it.
+            self._streams[1].transport.abort()
+
+    def _ended(self) -> str:
+        """How the process ended, killed now if it has not."""
+        killed = self.alive
+        if killed:
             self._process.kill()
         code = self._process.wait()
         return "did not answer and was killed" if killed else _how(code)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
+    """The body of the next frame; None at the end of the stream, even in the middle of a frame."""
+    try:
+        head = await reader.readexactly(LENGTH.size)
+        return await reader.readexactly(LENGTH.unpack(head)[0])
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
 
 
 def _popen(fd: int, factory: str) -> subprocess.Popen[bytes]:

@@ -7,7 +7,6 @@ second while there is nothing to do (the heartbeat).
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDelta, TokenRequest
 
 __all__ = [
+    "LENGTH",
     "Abort",
     "Add",
     "Channel",
@@ -41,10 +41,10 @@ __all__ = [
     "frame",
     "pack",
     "parse_from_engine",
-    "read_frame",
 ]
 
-_LENGTH = struct.Struct("<I")
+LENGTH = struct.Struct("<I")
+"""What is before each body: its bytes."""
 _CHUNK = 1 << 16
 
 
@@ -167,22 +167,13 @@ def pack(command: Command) -> msgspec.Raw:
 def frame(message: ToEngine | PackedInbox | FromEngine) -> bytes:
     """A message with its length before it."""
     body = _encoder.encode(message)
-    return _LENGTH.pack(len(body)) + body
+    return LENGTH.pack(len(body)) + body
 
 
 def parse_from_engine(body: bytes) -> Started | StartFailed | Outbox:
     """The message in a frame from the engine."""
     message: Started | StartFailed | Outbox = _from_engine.decode(body)
     return message
-
-
-async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
-    """The body of the next frame; None at the end of the stream, even in the middle of a frame."""
-    try:
-        head = await reader.readexactly(_LENGTH.size)
-        return await reader.readexactly(_LENGTH.unpack(head)[0])
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
 
 
 class Channel:
@@ -236,12 +227,12 @@ class Channel:
     def _messages(self) -> list[Start | Inbox]:
         messages: list[Any] = []
         view = 0
-        while len(self._buffer) - view >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer, view)
-            end = view + _LENGTH.size + length
+        while len(self._buffer) - view >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer, view)
+            end = view + LENGTH.size + length
             if len(self._buffer) < end:
                 break
-            messages.append(_to_engine.decode(self._buffer[view + _LENGTH.size : end]))
+            messages.append(_to_engine.decode(self._buffer[view + LENGTH.size : end]))
             view = end
         del self._buffer[:view]
         return messages

@@ -26,9 +26,10 @@ from tidemill.core.config import ServerConfig
 from tidemill.core.errors import Forbidden, InvalidRequest, TidemillError, Unauthorized
 from tidemill.core.metrics import REQUEST_SECONDS, REQUESTS, Recorder
 from tidemill.serve.answer import CallerGone
+from tidemill.serve.listener import is_loopback
 from tidemill.serve.refusal import refusal
 
-__all__ = ["Door", "is_loopback", "safe_request_id"]
+__all__ = ["Door", "safe_request_id"]
 
 _log = logging.getLogger(__name__)
 
@@ -135,16 +136,6 @@ def safe_request_id(given: str | None) -> str:
     """The caller's id as far as it is harmless in headers, logs and bodies; without one, a new id."""
     cleaned = re.sub(r"[^A-Za-z0-9._:\-]", "_", given or "")[:_MAX_ID]
     return cleaned or uuid.uuid4().hex
-
-
-def is_loopback(host: str) -> bool:
-    """True if only this machine can reach the address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _host_name(host: str) -> str:

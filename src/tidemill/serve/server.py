@@ -8,7 +8,6 @@ second                    what runs ends at once
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import signal
 import socket
@@ -20,15 +19,14 @@ from typing import Final, Literal
 import uvicorn
 
 from tidemill.core.config import ServerConfig
-from tidemill.core.errors import ConfigError
 from tidemill.core.protocols import Backend, TokenEngine
 from tidemill.serve.app import Lifetime, make_app
-from tidemill.serve.door import is_loopback
 from tidemill.serve.drain import Drain
+from tidemill.serve.listener import bind, check_config
 from tidemill.serve.metrics import PrometheusMetrics
 from tidemill.serve.protocol import BoundedHttp
 
-__all__ = ["Example", "HttpServer", "check_config", "ready_line", "run"]
+__all__ = ["Example", "HttpServer", "ready_line", "run"]
 
 Example = Literal["chat", "completion", "embedding"]
 
@@ -57,7 +55,7 @@ def run(
     settings that cannot be, a port in use among them, before anything is started.
     """
     check_config(config)
-    listener = _bind(config)
+    listener = bind(config)
     server = HttpServer(config, backend, engine=engine, metrics=metrics, lifetime=lifetime)
     shown = ready_line(config.host, listener.getsockname()[1], backend.models[0], config, example=example)
     server.on_started = lambda: say(shown)
@@ -78,21 +76,6 @@ _EXAMPLES: dict[Example, tuple[str, dict[str, object]]] = {
 """A path and the fields of a request, of each kind."""
 
 
-def check_config(config: ServerConfig) -> None:
-    """Raise ConfigError for a door that would be open to everybody."""
-    if not is_loopback(config.host) and not config.api_keys:
-        raise ConfigError(
-            f"host {config.host} can be reached from other machines: set api_keys, or bind 127.0.0.1", param="host"
-        )
-    if any(not key.strip() or key != key.strip() or not key.isascii() for key in config.api_keys):
-        raise ConfigError("api_keys must be ASCII text that is not empty and has no blanks around it", param="api_keys")
-    for name in ("max_body_bytes", "drain_seconds", "slow_reader_seconds"):
-        if getattr(config, name) < (name != "drain_seconds"):
-            raise ConfigError(f"{name} must not be {getattr(config, name)}", param=name)
-    if not 0 <= config.port <= 65535:
-        raise ConfigError(f"port must be between 0 and 65535, not {config.port}", param="port")
-
-
 def ready_line(host: str, port: int, model: str, config: ServerConfig, *, example: Example) -> str:
     """Where the server is, and a command that gets an answer from it."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
@@ -104,26 +87,6 @@ def ready_line(host: str, port: int, model: str, config: ServerConfig, *, exampl
     return (
         f"Ready: {model} at {base}\nTry:   curl -N {base}/{path} -H 'Content-Type: application/json'{key} -d '{body}'"
     )
-
-
-def _bind(config: ServerConfig) -> socket.socket:
-    """The listening address, taken before a model is loaded in vain."""
-    try:
-        found = socket.getaddrinfo(config.host or None, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if error.errno == errno.EADDRINUSE:
-            reason += "; set port to another one, or to 0 for any that is free"
-        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}", param="port") from error
-    return listener
 
 
 class HttpServer(uvicorn.Server):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tidemill.core.config import ModelConfig
 from tidemill.core.errors import ConfigError, ModelLoadError
-from tidemill.models.loading.hub import CachedModel, cached, fetch
 from tidemill.models.loading.hub_name import HubName, parse_hub_name
 from tidemill.models.loading.split_name import split_name
 
@@ -96,7 +95,9 @@ def bundled_model() -> Path | None:
 
 
 def _from_hub(name: HubName, cached_only: bool) -> ModelFiles:
-    model: CachedModel | None = cached(name) if cached_only else fetch(name, advice=_ADVICE)
+    from tidemill.models.loading.hub import cached, fetch  # brings what talks to networks: paths do without
+
+    model = cached(name) if cached_only else fetch(name, advice=_ADVICE)
     if model is None:
         raise ModelLoadError(f"{name}: is not on this machine; tidemill models get {name} fetches it")
     return ModelFiles(path=model.path, name=name.model, snapshot=model.snapshot)

@@ -1,0 +1,58 @@
+"""The address a server listens on: who can reach it, and whether it may be opened. Imports nothing of HTTP, so that a
+mistake is told before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+
+from tidemill.core.config import ServerConfig
+from tidemill.core.errors import ConfigError
+
+__all__ = ["bind", "check_config", "is_loopback"]
+
+
+def check_config(config: ServerConfig) -> None:
+    """Raise ConfigError for a door that would be open to everybody."""
+    if not is_loopback(config.host) and not config.api_keys:
+        raise ConfigError(
+            f"host {config.host} can be reached from other machines: set api_keys, or bind 127.0.0.1", param="host"
+        )
+    if any(not key.strip() or key != key.strip() or not key.isascii() for key in config.api_keys):
+        raise ConfigError("api_keys must be ASCII text that is not empty and has no blanks around it", param="api_keys")
+    for name in ("max_body_bytes", "drain_seconds", "slow_reader_seconds"):
+        if getattr(config, name) < (name != "drain_seconds"):
+            raise ConfigError(f"{name} must not be {getattr(config, name)}", param=name)
+    if not 0 <= config.port <= 65535:
+        raise ConfigError(f"port must be between 0 and 65535, not {config.port}", param="port")
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """The listening socket. Raises ConfigError for an address that cannot be had."""
+    try:
+        found = socket.getaddrinfo(config.host or None, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            reason += "; set port to another one, or to 0 for any that is free"
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}", param="port") from error
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can reach the address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
