@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Arrived", "Outcome", "RequestRecord"]
+__all__ = ["FAILED", "Arrived", "Counted", "Outcome", "RequestRecord"]
 
 Outcome = Literal["ok", "error", "refused", "timeout", "disconnected", "cancelled"]
-"""ok: ended as the protocol says; error: an error event or a status of 400 and above; refused: 429 or 503 before any
-token; timeout: the client's own limit; disconnected: the stream broke; cancelled: the load hung up on purpose."""
+"""ok: ended as the protocol says; error: an error event, a status of 400 and above, or it could not be sent; refused:
+429 or 503 before any token; timeout: the client's own limit; disconnected: the stream broke; cancelled: the load hung
+up on purpose."""
+
+FAILED: frozenset[Outcome] = frozenset({"error", "refused", "timeout", "disconnected"})
+"""What a user got no whole answer from, without wanting that."""
+
+Counted = Literal["each", "spread", "chunks"]
+"""How tokens were counted. each: every chunk's number is known; spread: the server told the total, which is spread
+over the chunks by the length of their text; chunks: it told nothing, each chunk counts as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,7 @@ class RequestRecord:
     due: float
     """When it should have been sent. Latencies of an open loop count from here, or a slow client would hide them."""
     sent: float | None = None
-    """When its bytes were given to the system."""
+    """When the client took it up; connecting to the server is part of the server's time."""
     ended: float | None = None
     """When its outcome was known."""
     outcome: Outcome = "ok"
@@ -41,12 +49,18 @@ class RequestRecord:
     """HTTP status, where there was one."""
     arrived: list[Arrived] = field(default_factory=list)
     """Generated tokens of any channel (answer, reasoning, tool arguments), in order."""
+    chunks: int = 0
+    """Events that brought tokens."""
+    counted: Counted = "each"
+    """How the tokens of ``arrived`` were counted."""
+    planned_tokens: int = 0
+    """Tokens of the prompt as the load made it."""
     prompt_tokens: int = 0
-    """As the server counts them, or else as the load made them."""
-    cached_tokens: int = 0
-    """Of the prompt's, those the server says it did not compute."""
+    """Of the prompt, as the server counts them, or else as planned."""
+    cached_tokens: int | None = None
+    """Of the prompt's, those the server says it did not compute; None: it did not say."""
     output_tokens: int = 0
-    """As the server counts them."""
+    """As the server counts them, or else as they arrived."""
     asked_tokens: int = 0
     """Most output tokens it asked for."""
     finish_reason: str | None = None
@@ -66,3 +80,13 @@ class RequestRecord:
     def last(self) -> float | None:
         """When the last generated token came."""
         return self.arrived[-1].at if self.arrived else None
+
+    @property
+    def arrived_tokens(self) -> int:
+        """Generated tokens that came, an end token without text not among them."""
+        return sum(item.tokens for item in self.arrived)
+
+    @property
+    def failed(self) -> bool:
+        """True if its user got no whole answer without wanting that."""
+        return self.outcome in FAILED

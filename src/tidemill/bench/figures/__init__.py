@@ -1,0 +1,1 @@
+"""From records to figures. Knows nothing of servers, sockets or clocks."""
