@@ -111,7 +111,7 @@ soak: setup ## Minutes under load, with disconnects and a killed engine (SOAK_SE
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak $(ARGS)
 
 bench: setup ## Measure the executor on this machine, beside other engines that are installed; the last line is JSON
-	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.bench $(BENCH_ARGS)
 
 bench-serve: setup ## Start a server, load it, print latencies and throughput; the last line is JSON
 	$(BIN)/python benchmarks/serve_bench.py $(BENCH_ARGS)

@@ -25,6 +25,10 @@ from tidemill.graph.formats import WeightFormat
 
 _KINDS = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 8, "q4_k": 12, "q6_k": 14, "bf16": 30}
 """Numbers of the formats in GGUF files."""
+_FILE_TYPES = {
+    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q4_k": 14, "q4_k_m": 15, "q6_k": 18, "bf16": 32,
+}  # fmt: skip
+"""Numbers of whole files of mostly such a format: some readers ask for them."""
 _SCALES = {"q4_0": [0], "q4_1": [0, 2], "q8_0": [0], "q4_k": [0, 2], "q6_k": [208]}
 """Bytes of a block at which its half-precision scales begin."""
 _FINITE = {"f16": 0xAFFF, "bf16": 0xBDFF}
@@ -143,6 +147,7 @@ def write_gguf(path: Path, model: RandomModel) -> None:
     """One GGUF file."""
     metadata = {
         "general.architecture": "llama",
+        "general.file_type": _FILE_TYPES["q4_k_m" if model.mixed else model.format.value],
         "llama.block_count": model.layers,
         "llama.context_length": 4096,
         "llama.embedding_length": model.width,
@@ -151,11 +156,13 @@ def write_gguf(path: Path, model: RandomModel) -> None:
         "llama.attention.head_count_kv": model.kv_heads,
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.freq_base": 10000.0,
+        "llama.rope.dimension_count": model.width // model.heads,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": _tokens(model.vocab),
         "tokenizer.ggml.token_type": [1] * (model.vocab - 1) + [3],
         "tokenizer.ggml.merges": ["a b"],
+        "tokenizer.ggml.bos_token_id": model.vocab - 1,
         "tokenizer.ggml.eos_token_id": model.vocab - 1,
     }
     named = list(model.shapes())
@@ -240,9 +247,9 @@ def _hugging_face(name: str) -> str:
 
 
 def _tokens(count: int) -> list[str]:
-    """Tokens that a byte-level tokenizer accepts: printable letters, then numbers."""
+    """Tokens that a byte-level tokenizer accepts: printable letters, what the one merge makes, then numbers."""
     letters = [chr(code) for code in range(33, 127)]
-    return [*(letters + [f"w{index}" for index in range(count)])[: count - 1], "</s>"]
+    return [*(letters + ["ab"] + [f"w{index}" for index in range(count)])[: count - 1], "</s>"]
 
 
 def _text(text: str) -> bytes:

@@ -70,6 +70,8 @@ class Load:
     """Tokens of each prompt, made up; 0: chats with a question in words."""
     shared_tokens: int = 0
     """How many of these all prompts begin with."""
+    first_number: int = 0
+    """The number of the first prompt; prompts with other numbers differ."""
     api_key: str | None = None
     answers: list[Answer] = field(default_factory=list)
     seconds: float = 0.0
@@ -103,7 +105,7 @@ def question(load: Load, number: int) -> tuple[str, dict[str, object]]:
     """Route and prompt of one request. Prompts of made-up token ids have exactly the length asked for."""
     if not load.prompt_tokens:
         return "chat/completions", {"messages": [{"role": "user", "content": PROMPT.format(number=number)}]}
-    shared, own = random.Random("shared"), random.Random(number)
+    shared, own = random.Random("shared"), random.Random(load.first_number + number)
     ids = [shared.randrange(*IDS) for _ in range(load.shared_tokens)]
     ids += [own.randrange(*IDS) for _ in range(load.prompt_tokens - load.shared_tokens)]
     return "completions", {"prompt": ids, "ignore_eos": True}

@@ -41,7 +41,7 @@ def test_the_last_line_has_the_figures_of_the_table(model: str, capsys: pytest.C
     decode = found["rows"][1]
     assert decode["repeats"] == 5
     assert decode["ms_min"] <= decode["ms"] <= decode["ms_max"]
-    assert decode["tokens_per_second"] == pytest.approx(2 / decode["ms"] * 1e3, rel=0.02)
+    assert decode["tokens_per_second"] == pytest.approx(2 / decode["ms"] * 1e3, rel=0.05)  # ms has three digits
     assert f"{decode['tokens_per_second']:.1f}" in text
     # 8 x 8 head, two rows: 2 x 2 x 64 operations; 64 floats.
     head = next(row for row in found["profiles"]["decode 2 at 32"] if row["kind"] == "head")

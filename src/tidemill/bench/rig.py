@@ -52,7 +52,7 @@ class Timing:
     @property
     def bytes(self) -> int:
         """Weights in file bytes, and KV, that a step has to move at least."""
-        return self.cost.weight_bytes + self.cost.kv_read_bytes + self.cost.kv_write_bytes
+        return _moved(self.cost)
 
 
 class Rig:
@@ -95,12 +95,12 @@ class Rig:
 
     def measure(self, work: Work, *, repeats: int, seconds: float, profile: bool = False) -> Timing:
         """Run a step once to warm up, then ``repeats`` times or as often as fits into ``seconds``, five at least."""
-        self._step(work, 0)
+        self.step(work, 0)
         taken: list[float] = []
         begin = time.perf_counter()
         while len(taken) < repeats and (len(taken) < 5 or time.perf_counter() - begin < seconds):
-            taken.append(self._step(work, len(taken) % self._later)[0])
-        profiles = [self._step(work, number, profile=True) for number in range(min(len(taken), 15) if profile else 0)]
+            taken.append(self.step(work, len(taken) % self._later)[0])
+        profiles = [self.step(work, number, profile=True) for number in range(min(len(taken), 15) if profile else 0)]
         profiles.sort(key=lambda one: one[0])
         return Timing(
             work=work,
@@ -115,12 +115,22 @@ class Rig:
         element = 2 if self._config.executor.resolved_kv_format == "f16" else 4
         return step_cost(self.graph, self._formats, rows=[row] * work.streams, kv_element_bytes=element)
 
-    def _step(self, work: Work, number: int, *, profile: bool = False) -> tuple[float, tuple[KindTime, ...]]:
+    def bytes_of(self, work: Work) -> int:
+        """Weights in file bytes, and KV, that a step has to move at least."""
+        return _moved(self.cost(work))
+
+    def step(self, work: Work, number: int, *, profile: bool = False) -> tuple[float, tuple[KindTime, ...]]:
+        """Run one step, ``number`` tokens after the work's context: its seconds, from the plan to its tokens, and its
+        profile if asked for."""
         plan = work.plan(self.graph, number, block_size=self._config.block_size, later=self._later, profile=profile)
         begin = time.perf_counter()
         self.executor.submit(plan)
         result = self.executor.collect()
         return time.perf_counter() - begin, result.profile
+
+
+def _moved(cost: StepCost) -> int:
+    return cost.weight_bytes + cost.kv_read_bytes + cost.kv_write_bytes
 
 
 def main_format(model: Model) -> str:
@@ -137,7 +147,8 @@ def _fill(executor: Executor, graph: Graph, blocks: int, *, half: bool) -> None:
     random = np.random.default_rng(7)
     for group in graph.kv_groups:
         size = len(executor.read_blocks(group.name, [0]))
+        numbers = random.standard_normal(min(64, blocks) * size // (2 if half else 4))
+        values = numbers.astype("<f2" if half else "<f4").tobytes()
         for first in range(0, blocks, 64):
             chosen = range(first, min(first + 64, blocks))
-            values = random.standard_normal(len(chosen) * size // (2 if half else 4))
-            executor.write_blocks(group.name, list(chosen), values.astype("<f2" if half else "<f4").tobytes())
+            executor.write_blocks(group.name, list(chosen), values[: len(chosen) * size])
