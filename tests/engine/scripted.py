@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -155,6 +156,7 @@ def make_loop(
     seeds: Callable[[], int] = lambda: 4711,
     profiler: StepProfiler | None = None,
     copies: bool = True,
+    grammars: Any = None,
     **scheduler: object,
 ) -> EngineLoop:
     """A strict loop over a HashExecutor; further names are settings of SchedulerConfig."""
@@ -181,6 +183,7 @@ def make_loop(
         profiler=profiler,
         strict=True,
         kv_groups=[f"g{group}" for group in range(groups)],
+        grammars=grammars,
     )
 
 

@@ -36,7 +36,7 @@ def test_every_route():
 
 
 def test_every_field():
-    common = _first_cells(_section("Fields of both routes"))
+    common = _first_cells(_section("Fields of both routes")) | _first_cells(_section("Structured output"))
     assert common | _first_cells(_section("Chat only")) == _ChatBody.model_fields.keys()
     assert common | _first_cells(_section("Completions only")) == _CompletionBody.model_fields.keys()
 
@@ -83,4 +83,4 @@ async def test_the_curl_examples_are_answered(http, command):
         path = url.removeprefix("http://127.0.0.1:8000")
         answer = await served.client.post(path, content=command[command.index("-d") + 1], headers=[header])
     assert answer.status_code == 200
-    assert len(CURLS) == 3
+    assert len(CURLS) == 4

@@ -78,8 +78,7 @@ FEATURES = [
     ("chat", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ("chat", {"tool_choice": "required"}, "tool_choice"),
     ("chat", {"functions": [{"name": "f"}]}, "functions"),
-    ("chat", {"response_format": {"type": "json_object"}}, "response_format"),
-    ("chat", {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ("chat", {"response_format": {"type": "structural_tag"}}, "response_format.type"),
     ("chat", {"modalities": ["text", "audio"]}, "modalities"),
     ("chat", {"audio": {"voice": "x"}}, "audio"),
     ("chat", {"prediction": {"type": "content", "content": "x"}}, "prediction"),
@@ -89,7 +88,6 @@ FEATURES = [
     ("complete", {"best_of": 2, "n": 1}, "best_of"),
     ("complete", {"echo": True, "logprobs": 1}, "echo"),
     ("complete", {"echo": True, "logprobs": 0}, "echo"),
-    ("complete", {"guided_json": {}}, "guided_json"),
 ]
 
 

@@ -17,7 +17,7 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import TokenRequest
 from tidemill.engine.factory import build_loop
 from tidemill.engine.loop import EngineLoop
-from tidemill.engine.turn import turn
+from tidemill.engine.turn import Turns
 from tidemill.engine.wire import Add, Outbox, frame, parse_from_engine
 from tidemill.frontend.choice import ChoiceText
 from tidemill.models.loading import load_text_source
@@ -74,13 +74,14 @@ def _measure(
     texts = {f"bench-{stream}": ChoiceText(detokenizer=detokenizer()) for stream in range(streams)}
     vocab = loop.info.vocab_size
     commands = [Add(_request(name, at, context, steps + _SPARE, vocab)) for at, name in enumerate(texts)]
-    turn(loop, commands)
+    turns = Turns(loop)
+    turns.turn(commands)
     whole: list[float] = []
     parts: dict[str, list[float]] = {}
     while loop.has_work and len(whole) < steps:
         begin = time.perf_counter()
         before = loop.stats().host_seconds
-        outbox = turn(loop, [])
+        outbox = turns.turn([])
         packed = time.perf_counter()
         received = parse_from_engine(frame(outbox)[4:])
         emitted = time.perf_counter()

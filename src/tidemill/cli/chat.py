@@ -28,7 +28,9 @@ Answer = Callable[[list[dict[str, str]]], "Iterable[Piece]"]
 """Streams the answer to a conversation."""
 
 
-@with_settings(SamplingOptions, ModelConfig, ExecutorConfig, SchedulerConfig, EngineConfig, without=("n", "logprobs"))
+@with_settings(
+    SamplingOptions, ModelConfig, ExecutorConfig, SchedulerConfig, EngineConfig, without=("n", "logprobs", "grammar")
+)
 def chat(
     model: ModelArgument = DEFAULT_MODEL,
     system: SystemOption = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json as jsonlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, JsonOption, with_settings
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
 from tidemill.core.errors import ConfigError
+from tidemill.core.grammar import Grammar
 from tidemill.core.sampling import SamplingOptions
 
 if TYPE_CHECKING:
@@ -29,12 +31,18 @@ ChatOption = Annotated[
 ]
 
 
-@with_settings(SamplingOptions, ModelConfig, ExecutorConfig, SchedulerConfig, EngineConfig)
+@with_settings(SamplingOptions, ModelConfig, ExecutorConfig, SchedulerConfig, EngineConfig, without=("grammar",))
 def generate(
     model: ModelArgument = DEFAULT_MODEL,
     prompt: PromptOption = None,
     chat: ChatOption = False,
     *,
+    json_schema: Annotated[
+        Path | None, typer.Option("--json-schema", metavar="FILE", help="Answer with JSON that this schema accepts.")
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option("--regex", help="Answer with a text that this expression matches as a whole.")
+    ] = None,
     models_file: ModelsFileOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
@@ -48,13 +56,29 @@ def generate(
         raise ConfigError("prompt is empty; give one with -p or on standard input", param="prompt")
     model, settings = named(model, settings, models_file)
     names = {item.name for item in dataclasses.fields(SamplingOptions)}
-    sampling = SamplingOptions(**{name: value for name, value in settings.items() if name in names})
+    sampling = SamplingOptions(
+        **{name: value for name, value in settings.items() if name in names}, grammar=_grammar(json_schema, regex)
+    )
     with explained(model), LLM(model, **{n: v for n, v in settings.items() if n not in names}) as llm:
         if json or sampling.n > 1:
             answer = llm.chat(_message(text), sampling)[0] if chat else llm.generate(text, sampling)[0]
             _print_whole(answer, as_json=json)
         else:
             _print_stream(llm, text, sampling, chat=chat)
+
+
+def _grammar(schema: Path | None, regex: str | None) -> Grammar | None:
+    if schema is None:
+        return None if regex is None else Grammar.regex(regex, name="regex")
+    if regex is not None:
+        raise ConfigError("json_schema and regex both say how the answer looks: give one", param="regex")
+    try:
+        content = jsonlib.loads(schema.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"json_schema: {schema} cannot be read: {error}", param="json_schema") from error
+    if not isinstance(content, dict | bool):
+        raise ConfigError(f"json_schema: {schema} holds no schema, which is a JSON object", param="json_schema")
+    return Grammar.json_schema(content, name="json_schema")
 
 
 def _message(text: str) -> list[dict[str, str]]:

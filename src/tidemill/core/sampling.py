@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidemill.core.errors import InvalidRequest
+from tidemill.core.grammar import Grammar
 
 __all__ = [
     "GREEDY_TEMPERATURE",
@@ -65,6 +66,8 @@ class SamplingOptions:
     """Draw none but these (end tokens, where they are to be possible, included); None: any."""
     bad_words: tuple[str, ...] = ()
     """Texts whose token sequences are not generated, at the beginning of a word or within one."""
+    grammar: Grammar | None = None
+    """What the answer has to look like; None: anything."""
     stop: tuple[str, ...] = ()
     """Generation ends before the first of these strings; they are not part of the text."""
     stop_token_ids: tuple[int, ...] = ()
@@ -117,6 +120,8 @@ class SamplingOptions:
         self._check_stops(vocab_size)
         self._check_allowed(vocab_size)
         self._check_bad_words()
+        if self.grammar is not None:
+            self.grammar.checked()
         return self
 
     def _check_allowed(self, vocab_size: int) -> None:

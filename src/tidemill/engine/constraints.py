@@ -12,7 +12,16 @@ from typing import Protocol
 from tidemill.core.mask import both, only, without
 from tidemill.core.sampling import SamplingOptions
 
-__all__ = ["AllowedTokens", "BannedSequences", "Constraint", "LeastLength", "constraints_of", "mask_after"]
+__all__ = [
+    "AllowedTokens",
+    "BannedSequences",
+    "Constraint",
+    "GrammarConstraint",
+    "GrammarPosition",
+    "LeastLength",
+    "constraints_of",
+    "mask_after",
+]
 
 
 class Constraint(Protocol):
@@ -21,6 +30,53 @@ class Constraint(Protocol):
     def mask(self, output: Sequence[int]) -> bytes | None:
         """The tokens that may follow ``output``, all that the sequence has generated; None: every token."""
         ...
+
+
+class GrammarPosition(Protocol):
+    """Where a text stands in a grammar; see ``text.grammars.GrammarState``."""
+
+    def mask(self) -> bytes: ...
+
+    def consume(self, tokens: Sequence[int]) -> int: ...
+
+    def go_back(self, count: int) -> None: ...
+
+    def forced(self) -> list[int]: ...
+
+    @property
+    def over(self) -> bool: ...
+
+
+class GrammarConstraint:
+    """The output stays a beginning of a text that a grammar has."""
+
+    def __init__(self, position: GrammarPosition) -> None:
+        self._position = position
+        self._taken: list[int] = []
+
+    def mask(self, output: Sequence[int]) -> bytes | None:
+        """What the grammar allows next; nothing behind an output that it does not have."""
+        return self._position.mask() if self._move_to(output) else None
+
+    def forced(self, output: Sequence[int]) -> list[int]:
+        """The tokens that have to follow; often none."""
+        return self._position.forced() if self._move_to(output) else []
+
+    def over(self, output: Sequence[int]) -> bool:
+        """True if nothing may follow but the end."""
+        return self._move_to(output) and self._position.over
+
+    def _move_to(self, output: Sequence[int]) -> bool:
+        """Take the way from where it stands: back over what was only proposed, then on. False where it ends early."""
+        taken = self._taken
+        if list(output[: len(taken)]) != taken:
+            shared = next(i for i, token in enumerate(taken) if i >= len(output) or output[i] != token)
+            self._position.go_back(len(taken) - shared)
+            del taken[shared:]
+        rest = output[len(taken) :]
+        count = self._position.consume(rest) if rest else 0
+        taken.extend(rest[:count])
+        return count == len(rest)
 
 
 class AllowedTokens:

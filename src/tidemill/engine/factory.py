@@ -24,6 +24,7 @@ from tidemill.scheduling.scheduler import Scheduler, check_settings
 if TYPE_CHECKING:
     from tidemill.models.model import Model
     from tidemill.models.rounding_check import ExactAnswers
+    from tidemill.text.tokenizer import Tokenizer
 
 __all__ = ["build_loop", "kv_space"]
 
@@ -36,6 +37,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     from tidemill.graph.passes.fuse import fuse
     from tidemill.models.loading import load_model
     from tidemill.models.memory_plan import plan_memory
+    from tidemill.text.grammars import Grammars
 
     if config.block_size not in BLOCK_SIZES:
         raise ConfigError(f"block_size must be one of {BLOCK_SIZES}, not {config.block_size}", param="block_size")
@@ -68,6 +70,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         keep_speed=None if config.executor.packed_cache == "off" else _keeper(config, executor.description),
         profiler=_profiler(config, executor),
         kv_groups=[group.name for group in model.graph.kv_groups],
+        grammars=Grammars(lambda: _tokenizer(model), model.vocab_size, model.end_token_ids),
     )
 
 
@@ -85,6 +88,12 @@ def _exact_answers(model: Model, config: EngineConfig) -> ExactAnswers | None:
     from tidemill.models.rounding_check import exact_answers  # brings a tokenizer: loaded for who rounds
 
     return exact_answers(model, config, available_memory())
+
+
+def _tokenizer(model: Model) -> Tokenizer:
+    from tidemill.text.tokenizer import build_tokenizer
+
+    return build_tokenizer(model.text)
 
 
 def _keeper(config: EngineConfig, executor: str) -> Callable[[EngineStats, Speed], None]:

@@ -13,7 +13,7 @@ from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDel
 from tidemill.engine.admission import admit
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.streams import Streams, vector_of
-from tidemill.engine.turn import turn
+from tidemill.engine.turn import Turns
 from tidemill.engine.wire import Abort, Command, Outbox, ResetCache, command
 
 __all__ = ["InProcessEngine"]
@@ -24,6 +24,7 @@ class InProcessEngine:
 
     def __init__(self, loop: EngineLoop, *, stuck_seconds: float = 30.0, clock: Clock | None = None) -> None:
         self._loop = loop
+        self._turns = Turns(loop)
         self._stuck_seconds = stuck_seconds
         self._clock = clock or SystemClock()
         self._streams = Streams()
@@ -49,6 +50,7 @@ class InProcessEngine:
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
         self._streams.fail_all(EngineDied, "the engine was closed")
+        self._turns.close()
         self._loop.close()
 
     @property
@@ -112,16 +114,14 @@ class InProcessEngine:
     def _run(self) -> None:
         try:
             while (commands := self._next_commands()) is not None:
-                self._hand_over(turn(self._loop, commands))
+                self._hand_over(self._turns.turn(commands))
         except Exception as error:
             self._call(self._died, f"the engine's loop ended: {type(error).__name__}: {error}")
 
     def _next_commands(self) -> list[Command] | None:
         """What came since the last turn; waits while there is nothing to do. None to end."""
         with self._wake:
-            self._wake.wait_for(lambda: self._commands or self._closing or self._loop.has_work)
-            if not self._commands and not self._closing:
-                self._wake.wait_for(lambda: self._commands or self._closing, self._loop.idle_seconds)
+            self._wake.wait_for(lambda: self._commands or self._closing, self._turns.pause)
             if self._closing:
                 return None
             commands, self._commands = self._commands, []

@@ -31,10 +31,12 @@ from dataclasses import replace
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import InvalidRequest, Overloaded
+from tidemill.core.grammar import Grammar
 from tidemill.core.metrics import STEP_BUCKETS
 from tidemill.core.step import NO_SEQUENCE, PlanRow, RowOptions, RowOutputs, SequenceId, StepPlan, StepResult
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.admission import admit
+from tidemill.engine.constraints import GrammarPosition
 from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.proposer import NoProposer, Proposer
@@ -44,11 +46,14 @@ from tidemill.executors.protocol import Executor
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.padding import PaddedRow
 from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
+from tidemill.text.grammars import Grammars
 
 __all__ = ["MAX_FAILURES", "EngineLoop"]
 
 _log = logging.getLogger(__name__)
 
+MAX_FORCED = 16
+"""Most tokens that a grammar forces which go into one step."""
 MAX_FAILURES = 3
 """So many failed steps in a row end the loop."""
 
@@ -75,10 +80,12 @@ class EngineLoop:
         keep_speed: Callable[[EngineStats, Speed], None] | None = None,
         profiler: StepProfiler | None = None,
         kv_groups: Sequence[str] = (),
+        grammars: Grammars | None = None,
     ) -> None:
-        """``kv_groups``: the executor's names of the KV groups, in the graph's order; needed by a scheduler that has
-        blocks copied."""
+        """``grammars``: compiles those of requests; without it they are refused. ``kv_groups``: the executor's names of
+        the KV groups, in the graph's order; needed by a scheduler that has blocks copied."""
         self._kv_groups = tuple(kv_groups)
+        self._grammars = grammars
         self._executor = executor
         self._keys = BlockKeys(scheduler.space.block_size) if scheduler.shares_blocks else None
         self._scheduler = scheduler
@@ -92,6 +99,7 @@ class EngineLoop:
         self._keep_speed = keep_speed
         self._speed = SpeedMeter()
         self._sequences: dict[SequenceId, EngineSequence] = {}
+        self._num_constrained = 0
         self._requests: dict[str, list[EngineSequence]] = {}
         self._next_id = 0
         self._failures = 0
@@ -102,6 +110,11 @@ class EngineLoop:
     def info(self) -> EngineInfo:
         """Limits and identity."""
         return self._info
+
+    @property
+    def grammars(self) -> Grammars | None:
+        """What compiles the grammars of requests. Whoever runs the loop can have one compiled before ``add``."""
+        return self._grammars
 
     @property
     def has_work(self) -> bool:
@@ -221,6 +234,7 @@ class EngineLoop:
         for sequence in sequences:
             self._scheduler.add(sequence.counters)
             self._sequences[sequence.counters.id] = sequence
+            self._num_constrained += sequence.constrained
         return sequences
 
     def _sequences_of(self, request: TokenRequest | EmbedRequest, max_tokens: int) -> Sequence[EngineSequence]:
@@ -235,11 +249,19 @@ class EngineLoop:
                 max_tokens=max_tokens,
                 seed=seed,
                 info=self._info,
+                grammar=self._position(request.sampling.grammar),
             )
             for choice in range(request.choices)
         ]
         self._name_blocks(request, sequences)
         return sequences
+
+    def _position(self, grammar: Grammar | None) -> GrammarPosition | None:
+        if grammar is None:
+            return None
+        if self._grammars is None:
+            raise InvalidRequest(f"{grammar.name}: this engine has no text to keep to a grammar", param=grammar.name)
+        return self._grammars.state(grammar)
 
     def _name_blocks(self, request: TokenRequest, sequences: Sequence[GeneratedSequence]) -> None:
         """Give the sequences of a request the keys of their prompt's blocks."""
@@ -270,6 +292,7 @@ class EngineLoop:
         """Take a sequence out of everything."""
         self._scheduler.remove(sequence.counters, self._tail(sequence))
         del self._sequences[sequence.counters.id]
+        self._num_constrained -= sequence.constrained
         siblings = self._requests[sequence.request_id]
         siblings.remove(sequence)
         if not siblings:
@@ -283,15 +306,24 @@ class EngineLoop:
     # -- the parts of a step ---------------------------------------------------------------------------------------
 
     def _propose(self) -> None:
-        if self._max_proposed < 1:
+        if self._max_proposed < 1 and not self._num_constrained:
             return
+        # Forced tokens use rows of outputs that the memory plan has room for and nobody else needs in this step.
+        spare = self._scheduler.config.max_running - self._scheduler.num_running
         for counters in self._scheduler.running:
             sequence = self._sequences[counters.id]
             # A proposal behind the last token that may be generated could never be kept.
-            limit = min(self._max_proposed, sequence.room - 1)
-            if counters.caught_up and limit > 0:
-                sequence.proposed = tuple(self._proposer.propose(sequence.tokens, limit))[:limit]
-                self._scheduler.propose(counters, len(sequence.proposed))
+            room = sequence.room - 1
+            if not counters.caught_up or room < 1:
+                continue
+            proposed = sequence.forced(min(room, spare, MAX_FORCED)) if sequence.constrained and spare > 0 else ()
+            spare -= len(proposed)
+            limit = min(self._max_proposed, room)
+            if not proposed and limit > 0:
+                proposed = tuple(self._proposer.propose(sequence.tokens, limit))[:limit]
+            if proposed or sequence.proposed:
+                sequence.proposed = proposed
+                self._scheduler.propose(counters, len(proposed))
 
     def _copy(self, schedule: Schedule) -> None:
         for copy in schedule.copies:

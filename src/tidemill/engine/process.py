@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from tidemill.core.config import EngineConfig
 from tidemill.engine.loop import EngineLoop
-from tidemill.engine.turn import turn
+from tidemill.engine.turn import Turns
 from tidemill.engine.wire import Channel, Failure, Inbox, Start, Started, StartFailed
 
 __all__ = ["GRACE_SECONDS", "HEARTBEAT_SECONDS", "LoopFactory", "find_factory", "main", "serve"]
@@ -39,12 +39,15 @@ _PR_SET_PDEATHSIG = 1
 
 def serve(loop: EngineLoop, channel: Channel) -> None:
     """Turn until the other side hangs up. What the loop raises is raised."""
+    turns = Turns(loop)
     while True:
-        messages = channel.receive(min(loop.idle_seconds, HEARTBEAT_SECONDS) if loop.has_work else HEARTBEAT_SECONDS)
+        pause = turns.pause
+        messages = channel.receive(HEARTBEAT_SECONDS if pause is None else min(pause, HEARTBEAT_SECONDS))
         if not channel.open:
+            turns.close()
             return
         commands = [command for message in messages if isinstance(message, Inbox) for command in message.commands]
-        outbox = turn(loop, commands)
+        outbox = turns.turn(commands)
         begin = time.perf_counter()
         channel.send(outbox)
         if outbox.deltas:

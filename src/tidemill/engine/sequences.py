@@ -10,7 +10,7 @@ from tidemill.core.mask import allows
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import PenaltyCounts, RowOptions, RowOutputs, SequenceId, TokenLogprob
 from tidemill.core.tokens import EmbedRequest, EngineInfo, FinishReason, TokenDelta, TokenRequest
-from tidemill.engine.constraints import constraints_of, mask_after
+from tidemill.engine.constraints import GrammarConstraint, GrammarPosition, constraints_of, mask_after
 from tidemill.engine.proposer import resolve
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.sequence import SequenceCounters
@@ -93,6 +93,15 @@ class EngineSequence:
         """Tokens that may still be generated."""
         return self.counters.max_tokens - self.num_output
 
+    @property
+    def constrained(self) -> bool:
+        """True if tokens may be forced."""
+        return False
+
+    def forced(self, limit: int) -> tuple[int, ...]:  # noqa: ARG002
+        """At most ``limit`` tokens that are all but sure to follow; as any proposal, a wrong one changes nothing."""
+        return ()
+
     def options(self, num_outputs: int) -> RowOptions | None:  # noqa: ARG002
         """What the next draws depend on, one per output; None: nothing is drawn."""
         return None
@@ -146,6 +155,7 @@ class GeneratedSequence(EngineSequence):
         max_tokens: int,
         seed: int,
         info: EngineInfo,
+        grammar: GrammarPosition | None = None,
     ) -> None:
         super().__init__(request, choice=choice, sequence_id=sequence_id, max_tokens=max_tokens)
         sampling = request.sampling
@@ -154,7 +164,10 @@ class GeneratedSequence(EngineSequence):
         self._end_tokens = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             self._end_tokens |= frozenset(info.end_token_ids)
+        self._grammar = None if grammar is None else GrammarConstraint(grammar)
         self._constraints = constraints_of(sampling, request.banned, tuple(self._end_tokens), info.vocab_size)
+        if self._grammar is not None:
+            self._constraints = (self._grammar, *self._constraints)
         self._masks: tuple[bytes | None, ...] = ()
         """Of the outputs that are being drawn."""
 
@@ -168,8 +181,22 @@ class GeneratedSequence(EngineSequence):
             options = replace(options, masks=self._masks)
         return options
 
+    def forced(self, limit: int) -> tuple[int, ...]:
+        """See EngineSequence: what its grammar leaves no choice about."""
+        if self._grammar is None:
+            return ()
+        return tuple(self._grammar.forced(self._output()))[:limit]
+
+    @property
+    def constrained(self) -> bool:
+        """See EngineSequence."""
+        return self._grammar is not None
+
+    def _output(self) -> list[int]:
+        return self.tokens[self.counters.num_prompt :]
+
     def _masks_of(self, num_outputs: int) -> tuple[bytes | None, ...]:
-        output = self.tokens[self.counters.num_prompt :]
+        output = self._output()
         return tuple(mask_after(self._constraints, [*output, *self.proposed[:ahead]]) for ahead in range(num_outputs))
 
     def take(self, outputs: RowOutputs) -> TokenDelta:
@@ -178,7 +205,7 @@ class GeneratedSequence(EngineSequence):
 
     def accept(self, drawn: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TokenDelta:
         """Append what a step drew, up to an end token or the length, and say it in a delta."""
-        kept = self._keep(drawn)
+        kept = self._cut(self._keep(drawn))
         if not all(allows(mask, token) for mask, token in zip(self._masks, drawn, strict=False)):
             return self.ended(FinishReason.ERROR, NOTHING_ALLOWED)
         end = () if kept.stop_token is None else (kept.stop_token,)
@@ -196,6 +223,13 @@ class GeneratedSequence(EngineSequence):
             num_output_tokens=self.num_output,
             num_cached_tokens=self.counters.num_adopted,
         )
+
+    def _cut(self, kept: _Kept) -> _Kept:
+        """End where the grammar does. An end token drawn behind that in the same step would not have been drawn in
+        another, so it does not count."""
+        if self._grammar is None or not self._grammar.over([*self._output(), *kept.tokens]):
+            return kept
+        return _Kept(tokens=kept.tokens, stop_token=None, finish_reason=FinishReason.STOP)
 
     def _keep(self, drawn: Sequence[int]) -> _Kept:
         drawn = drawn[: self.room]

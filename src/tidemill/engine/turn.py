@@ -5,25 +5,62 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemill.core.errors import TidemillError
+from tidemill.core.tokens import EmbedRequest, TokenRequest
+from tidemill.engine.gate import GATE_SECONDS, Gate
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.wire import Abort, Command, Failure, Outbox, Reject, ResetCache
 
-__all__ = ["turn"]
+__all__ = ["Turns"]
 
 
-def turn(loop: EngineLoop, commands: Iterable[Command]) -> Outbox:
-    """Apply the commands in their order, then run one step. A request that is refused is a Reject, not an error;
-    what ``step`` raises is raised."""
-    rejects = []
-    for command in commands:
-        if isinstance(command, Abort):
-            loop.abort(command.request_id, command.choice)
-            continue
-        if isinstance(command, ResetCache):
-            loop.reset_cache()
-            continue
+class Turns:
+    """A loop, and the gate in front of it. Used by one thread."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._loop = loop
+        self._gate = Gate(loop.grammars)
+        self._rejects: list[Reject] = []
+
+    @property
+    def pause(self) -> float | None:
+        """How long to wait for commands before the next turn, in seconds; None: until one comes."""
+        gate = GATE_SECONDS if len(self._gate) else None
+        if not self._loop.has_work:
+            return gate
+        idle = self._loop.idle_seconds
+        return idle if gate is None else min(gate, idle)
+
+    def turn(self, commands: Iterable[Command]) -> Outbox:
+        """Apply the commands in their order, then run one step. A request that is refused is a Reject, not an error;
+        what ``step`` raises is raised."""
+        for command in commands:
+            if isinstance(command, Abort):
+                if command.choice is not None or not self._gate.drop(command.request_id):
+                    self._loop.abort(command.request_id, command.choice)
+            elif isinstance(command, ResetCache):
+                self._loop.reset_cache()
+            else:
+                self._add(command.request)
+        for request, error in self._gate.open():
+            self._enter(request, error)
+        rejects, self._rejects = self._rejects, []
+        return Outbox(deltas=self._loop.step(), rejects=rejects, stats=self._loop.stats())
+
+    def close(self) -> None:
+        """End what runs beside the loop."""
+        self._gate.close()
+
+    def _add(self, request: TokenRequest | EmbedRequest) -> None:
         try:
-            loop.add(command.request)
+            if self._gate.passes(request):
+                self._loop.add(request)
         except TidemillError as error:
-            rejects.append(Reject(command.request.request_id, Failure.of(error)))
-    return Outbox(deltas=loop.step(), rejects=rejects, stats=loop.stats())
+            self._rejects.append(Reject(request.request_id, Failure.of(error)))
+
+    def _enter(self, request: TokenRequest, error: TidemillError | None) -> None:
+        try:
+            if error is not None:
+                raise error
+            self._loop.add(request)
+        except TidemillError as refusal:
+            self._rejects.append(Reject(request.request_id, Failure.of(refusal)))

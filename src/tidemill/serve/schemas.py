@@ -18,6 +18,7 @@ from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingO
 from tidemill.serve.body import parse_object
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.paths import field_path
+from tidemill.serve.structured import GRAMMAR_FIELDS, grammar_of
 
 __all__ = [
     "COMPLETION_MAX_TOKENS",
@@ -85,6 +86,14 @@ class _Body(BaseModel):
     min_tokens: int = 0
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] = []
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    json_schema: Any = None
+    grammar: Any = None
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -140,6 +149,7 @@ class _Body(BaseModel):
             min_tokens=self.min_tokens,
             allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
             bad_words=tuple(self.bad_words),
+            grammar=grammar_of({name: getattr(self, name) for name in GRAMMAR_FIELDS}),
             logprobs=logprobs,
         )
 
