@@ -83,4 +83,4 @@ async def test_the_curl_examples_are_answered(http, command):
         path = url.removeprefix("http://127.0.0.1:8000")
         answer = await served.client.post(path, content=command[command.index("-d") + 1], headers=[header])
     assert answer.status_code == 200
-    assert len(CURLS) == 4
+    assert len(CURLS) == 7

@@ -42,14 +42,18 @@ class ToyText:
     def ending(self) -> list[int]:
         return [END] * self._add_end
 
-    def encode(self, text: str) -> list[int]:
-        return [BOS] * self._add_bos + list(text.encode()) + self.ending
+    def encode(self, text: str, *, bare: bool = False) -> list[int]:
+        ids = list(text.encode())
+        return ids if bare else [BOS] * self._add_bos + ids + self.ending
 
     def encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> list[int]:
+        return list(self.render_chat(messages, options).encode())
+
+    def render_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
         if messages[0]["role"] == "assistant":
             raise TemplateRejected("a conversation must not begin with the assistant", param="messages")
         shown = "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + options.get("suffix", "")
-        return list((shown + "<assistant>").encode())
+        return shown + "<assistant>"
 
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self._bytes[i] for i in ids).decode(errors="replace")

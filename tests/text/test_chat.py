@@ -155,3 +155,10 @@ def test_smollm2_has_the_ids_of_transformers_and_llama_cpp(smollm2_path: Path) -
         assert tokenizer.encode(text, allow_special=True) == markup
     for messages, ids in zip(expected["chats"], expected["chat_ids"], strict=True):
         assert encoder.encode(messages) == ids, messages
+
+
+def test_the_rendered_text_has_the_ids_of_the_conversation_and_reads_the_options() -> None:
+    tokenizer, encoder = chat(json_source(chat_templates={"default": "<{{ messages[0].content }}>{{ mood }}"}))
+    said, options = [{"role": "user", "content": "Why is the sea salty?"}], {"mood": "dry"}
+    assert encoder.render(said, options=options) == "<Why is the sea salty?>dry"
+    assert tokenizer.encode_markup(encoder.render(said, options=options)) == encoder.encode(said, options=options)

@@ -16,10 +16,14 @@ __all__ = [
     "AnyRequest",
     "ChatRequest",
     "CompletionRequest",
+    "DetokenizeRequest",
     "EmbeddingRequest",
     "GenerationRequest",
     "Message",
     "Prompt",
+    "TemplateRequest",
+    "TextRequest",
+    "TokenizeRequest",
 ]
 
 Message = Mapping[str, Any]
@@ -93,4 +97,61 @@ class EmbeddingRequest:
         return False
 
 
-AnyRequest = GenerationRequest | EmbeddingRequest
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeRequest:
+    """/tokenize: the token ids of a text or a conversation, as a request for an answer would have them."""
+
+    model: str
+    prompt: str | Sequence[Message]
+    special: bool = True
+    """Put the tokens around a text that belong there; conversations have what their template prints."""
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    texts: bool = False
+    """Give the text of each token as well."""
+    request_id: str = ""
+    raw: bytes = b""
+    """The body as received."""
+
+    @property
+    def stream(self) -> bool:
+        """Ids come all at once."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetokenizeRequest:
+    """/detokenize: the text of token ids."""
+
+    model: str
+    tokens: Sequence[int]
+    request_id: str = ""
+    raw: bytes = b""
+    """The body as received."""
+
+    @property
+    def stream(self) -> bool:
+        """Text comes all at once."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateRequest:
+    """/apply-template: the text that a conversation becomes, up to where the answer begins."""
+
+    model: str
+    messages: Sequence[Message]
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    request_id: str = ""
+    raw: bytes = b""
+    """The body as received."""
+
+    @property
+    def stream(self) -> bool:
+        """Text comes all at once."""
+        return False
+
+
+TextRequest = TokenizeRequest | DetokenizeRequest | TemplateRequest
+"""What needs a model's text rules and no engine."""
+
+AnyRequest = GenerationRequest | EmbeddingRequest | TextRequest

@@ -13,7 +13,15 @@ from tidemill.core.errors import ModelNotFound, TidemillError
 from tidemill.core.events import DONE, Event, Reply
 from tidemill.core.metrics import NullRecorder, Recorder
 from tidemill.core.protocols import TokenEngine
-from tidemill.core.requests import AnyRequest, ChatRequest, EmbeddingRequest, GenerationRequest
+from tidemill.core.requests import (
+    AnyRequest,
+    ChatRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    GenerationRequest,
+    TemplateRequest,
+    TokenizeRequest,
+)
 from tidemill.core.tokens import EngineInfo
 from tidemill.core.version import __version__
 from tidemill.engine.admission import check_generates
@@ -23,6 +31,7 @@ from tidemill.frontend.merge import close_iterator
 from tidemill.frontend.payloads import ChatPayloads, CompletionPayloads, Heading, Payloads, WholeChoice
 from tidemill.frontend.prepare import Preparer
 from tidemill.frontend.text import Text
+from tidemill.frontend.text_answers import TextAnswers
 
 __all__ = ["LocalBackend"]
 
@@ -50,6 +59,7 @@ class LocalBackend:
         self._text = text
         self._preparer = Preparer(text, engine.info)
         self._recorder = recorder or NullRecorder()
+        self._text_answers = TextAnswers(text, engine.info)
         self._embedder = Embedder(engine, text, self._recorder)
         self._clock = clock or SystemClock()
         self._wall_time = wall_time
@@ -71,6 +81,8 @@ class LocalBackend:
             raise ModelNotFound(
                 f"the model {request.model!r} is not served here; there is {', '.join(self.models)}", param="model"
             )
+        if isinstance(request, TokenizeRequest | DetokenizeRequest | TemplateRequest):
+            return await self._text_answers.open(request)
         if isinstance(request, EmbeddingRequest):
             return await self._embedder.open(request, arrival)
         check_generates(self._engine.info)

@@ -37,9 +37,13 @@ class ModelText:
         """See Text."""
         return self._tokenizer.ending
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, bare: bool = False) -> list[int]:
         """See Text."""
-        return self._tokenizer.encode(text)
+        return self._tokenizer.encode(text, add_bos=False if bare else None)
+
+    def render_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
+        """See Text."""
+        return self._chat.render(messages, options=options)
 
     def encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> list[int]:
         """See Text."""

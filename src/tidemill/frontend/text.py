@@ -35,8 +35,13 @@ class Text(Protocol):
         """Token ids that ``encode`` puts after a text; often none."""
         ...
 
-    def encode(self, text: str) -> Sequence[int]:
-        """Token ids of a plain prompt, with the begin token where the model wants one; special tokens stay text."""
+    def encode(self, text: str, *, bare: bool = False) -> Sequence[int]:
+        """Token ids of a plain prompt, with the begin token where the model wants one (``bare``: with nothing around
+        it); special tokens stay text."""
+        ...
+
+    def render_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
+        """The text of a conversation up to where the answer begins. Raises as ``encode_chat``."""
         ...
 
     def encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Sequence[int]:

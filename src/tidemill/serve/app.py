@@ -29,6 +29,7 @@ from tidemill.serve.embedding_schema import embedding_request
 from tidemill.serve.metrics import PrometheusMetrics
 from tidemill.serve.refusal import refusal
 from tidemill.serve.schemas import Incoming, chat_request, completion_request
+from tidemill.serve.text_schemas import detokenize_request, template_request, tokenize_request
 
 __all__ = ["ENDPOINTS", "Lifetime", "make_app"]
 
@@ -38,6 +39,9 @@ ENDPOINTS: Final = {
     "/v1/chat/completions": "answers to conversations",
     "/v1/completions": "continuations of prompts",
     "/v1/embeddings": "vectors of texts, of models that embed",
+    "/tokenize": "token ids of texts and conversations",
+    "/detokenize": "texts of token ids",
+    "/apply-template": "the text that a conversation becomes",
     "/v1/cache/reset": "forgets the prompts whose keys and values are kept",
     "/health": "200 while the process answers",
     "/ready": "200 while the engine makes progress, else 503 with the reason",
@@ -119,6 +123,9 @@ class _Routes:
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+            Route("/apply-template", self.apply_template, methods=["POST"]),
             Route("/v1/cache/reset", self.reset_cache, methods=["POST"]),
         ]
 
@@ -171,6 +178,15 @@ class _Routes:
 
     async def embeddings(self, request: Request) -> Answer:
         return self._answer(embedding_request(await self._incoming(request)))
+
+    async def tokenize(self, request: Request) -> Answer:
+        return self._answer(tokenize_request(await self._incoming(request)))
+
+    async def detokenize(self, request: Request) -> Answer:
+        return self._answer(detokenize_request(await self._incoming(request)))
+
+    async def apply_template(self, request: Request) -> Answer:
+        return self._answer(template_request(await self._incoming(request)))
 
     async def reset_cache(self, request: Request) -> Response:
         """For everybody's prompts, and without a body: there is nothing to choose."""

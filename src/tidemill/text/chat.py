@@ -54,6 +54,13 @@ class ChatEncoder:
         text = self._rendered(values[0], tools=values[1], options=values[2])
         return self._tokenizer.encode_markup(text, marks=marks)
 
+    def render(self, messages: Sequence[Message], *, options: Mapping[str, Any] | None = None) -> str:
+        """The text that ``encode`` makes ids of; control tokens in the callers' strings look like others in it.
+
+        Raises what ``encode`` raises.
+        """
+        return self._rendered(normalise_messages(messages), tools=[], options=dict(options or {}))
+
     def _rendered(
         self, messages: list[dict[str, Any]], *, tools: list[Mapping[str, Any]], options: dict[str, Any]
     ) -> str:
