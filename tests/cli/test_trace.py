@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tidemill.bench.traces.formats import load_trace
+from tidemill.bench.traces.model import load_model
 from tidemill.cli.main import run
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
@@ -68,6 +69,51 @@ def test_convert_writes_our_own_format(azure: str, tmp_path: Path, capsys: pytes
     assert json.loads(shown.err.splitlines()[-1])["requests"] == 7
 
 
+def test_fit_says_how_near_its_traces_come(azure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model.json"
+    values, text = done(capsys, "fit", azure, str(model), "--source", "a clock")
+    assert values["bytes"] == len(model.read_bytes())
+    assert values["real"]["requests"] == 60
+    assert values["ks"]["prompt_tokens"] < 0.3
+    assert f"KS distance: gaps {values['ks']['gaps']:.4f}, prompt tokens {values['ks']['prompt_tokens']:.4f}" in text
+    assert load_model(str(model)).source == "a clock"
+    made, _ = done(capsys, "synth", str(model), str(tmp_path / "made.jsonl"), "--count", "25")
+    assert (made["requests"], made["trace"]) == (25, "model")
+    assert len(load_trace(tmp_path / "made.jsonl").rows) == 25
+
+
+def test_synth_needs_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "load.jsonl"
+    arguments = ("azure-conv-2023", str(out), "--rate", "5", "--duration", "60", "--seed", "3")
+    values, _ = done(capsys, "synth", *arguments)
+    assert 150 < values["requests"] < 500
+    assert values["seed"] == 3
+    first = out.read_text()
+    assert (done(capsys, "synth", *arguments)[0], out.read_text()) == (values, first)
+    done(capsys, "synth", *arguments[:-1], "4")
+    assert out.read_text() != first
+    smooth, _ = done(
+        capsys, "synth", "mooncake-conversation", str(out), "--count", "500", "--no-ticks", "--block", "512"
+    )
+    assert smooth["gap_cv"] < 2
+    assert smooth["prefix"]["ceiling"] > 0.02
+    stamped, _ = done(capsys, "synth", "mooncake-conversation", str(out), "--count", "500")
+    assert stamped["gap_cv"] > 2.5
+
+
+def test_plot_draws_traces_over_each_other(azure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plot.svg"
+    values, text = done(capsys, "plot", azure, azure, "--out", str(out), "--rate", "2")
+    assert [one["rate_rps"] for one in values["traces"]] == [2.0, 2.0]
+    assert values["ks"] == [{"gaps": 0.0, "prompt_tokens": 0.0, "output_tokens": 0.0}]
+    assert text.endswith(str(out))
+    assert out.read_text().startswith("<svg ")
+    assert "do not fit one picture" in refusal(capsys, "plot", *[azure] * 5, "--out", str(out))
+    alone, text = done(capsys, "plot", azure, "--out", str(out))
+    assert alone["ks"] == []
+    assert "60 in 59.0 s" in text
+
+
 def test_mistakes_are_one_line(azure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert refusal(capsys, "info", str(tmp_path / "none")).endswith("name a file that can be read")
     assert "no file can be written there" in refusal(capsys, "convert", azure, str(tmp_path / "no" / "x"))
@@ -75,4 +121,10 @@ def test_mistakes_are_one_line(azure: str, tmp_path: Path, capsys: pytest.Captur
     assert "no request is in the part asked for" in refusal(capsys, "info", azure, "--start", "1000")
     assert "has no tenant 'x'; it has none" in refusal(capsys, "info", azure, "--tenant", "x")
     assert "is not one of" in refusal(capsys, "info", azure, "--empty", "maybe")
+    assert "no-model: No such file or directory; name a file that `trace fit`" in refusal(
+        capsys, "synth", "no-model", "x"
+    )
+    assert "--rate: -1 is not above 0" in refusal(capsys, "synth", "azure-conv-2023", "-", "--rate", "-1")
+    assert "no request came in that time" in refusal(capsys, "synth", "burstgpt-conv", "-", "--duration", "0.001")
+    assert "are too few to fit" in refusal(capsys, "fit", azure, str(tmp_path / "m"), "--count", "5")
     assert "--thin: 2 is no share" in refusal(capsys, "info", azure, "--thin", "2")

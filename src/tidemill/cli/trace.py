@@ -89,6 +89,158 @@ def convert(
     _print(found.lines(), {**found.values, "out": out}, json=json, error=out == "-")
 
 
+_FIT_EXAMPLES = """Examples:
+
+\b
+tidemill trace fit conversation_trace.jsonl mooncake.json
+tidemill trace fit BurstGPT_1.csv api.json --tenant "GPT-4 API log" --source "BurstGPT 1, GPT-4 API, CC-BY 4.0"
+tidemill trace synth mooncake.json more.jsonl --rate 2 --duration 600
+"""
+
+
+@trace.command(epilog=_FIT_EXAMPLES)
+@with_reading
+def fit(
+    source: TraceArgument,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="JSON file for the model.")],
+    *,
+    text: Annotated[
+        str | None, typer.Option("--source", help="What the model says it was made from. [default: the file's name]")
+    ] = None,
+    block: BlockOption = 16,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the trace to compare with.")] = 0,
+    read: TraceReader,
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 (read by main)
+) -> None:
+    """Fit a model to a trace: rate over time and gaps, joint lengths, sessions, shared prefixes. It holds no request.
+
+    Shows how far a trace made by the model is from the real one. The last line is one JSON object with that.
+    """
+    from tidemill.bench.traces.compare import Comparison
+    from tidemill.bench.traces.fit import fit_model
+    from tidemill.bench.traces.model import model_json
+    from tidemill.bench.traces.synth import synthesised
+
+    real = read(source)
+    model = fit_model(real, source=text)
+    content = model_json(model)
+    _writing(out).write_bytes(content)
+    compared = Comparison.of(real, synthesised(model, seed=seed), block=block)
+    notes = [f"  note       {note}" for note in model.notes]
+    _print(
+        [*compared.lines(), *notes, f"{out}: {len(content):,} bytes"],
+        {**compared.values, "notes": list(model.notes), "out": out, "bytes": len(content)},
+        json=json,
+    )
+
+
+_SYNTH_EXAMPLES = """Examples:
+
+\b
+tidemill trace synth azure-conv-2023 load.jsonl --rate 2 --duration 300
+tidemill trace synth mooncake-conversation load.jsonl --count 1000 --seed 7
+tidemill trace synth my-model.json - --count 20
+"""
+
+
+@trace.command(epilog=_SYNTH_EXAMPLES)
+def synth(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="File that fit wrote, or azure-code-2023, azure-conv-2023, burstgpt-conv, mooncake-conversation.",
+        ),
+    ],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="JSON lines file to write; - for standard output.")],
+    *,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Same seed, same trace.")] = 0,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            "--duration", metavar="SECONDS", help="Length of the trace. [default: that of the model's profile]"
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            metavar="X",
+            help="Requests per second on average over the profile. [default: the model's, or --count over --duration]",
+        ),
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Only the first N requests.")] = None,
+    ticks: Annotated[
+        bool,
+        typer.Option(
+            "--ticks/--no-ticks",
+            help="Stamp arrivals as the real trace's clock did, many at once where it was coarse, or in between.",
+        ),
+    ] = True,
+    block: BlockOption = 16,
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 (read by main)
+) -> None:
+    """Make a trace by a model: as long, as fast and as many requests as wanted, always the same for the same seed.
+
+    The last line is one JSON object with the figures of what was made.
+    """
+    from tidemill.bench.traces.figures import TraceFigures
+    from tidemill.bench.traces.model import load_model
+    from tidemill.bench.traces.synth import synthesised
+
+    made = synthesised(
+        load_model(model), seed=seed, duration=duration, rate=rate, count=count, ticks=ticks, name=Path(model).stem
+    )
+    if not made.rows:
+        raise SetupError(f"{model}: no request came in that time; raise --duration or --rate, or give --count alone")
+    _write(made.rows, out)
+    found = TraceFigures.of(made, block=block)
+    _print(found.lines(), {**found.values, "seed": seed, "out": out}, json=json, error=out == "-")
+
+
+_PLOT_EXAMPLES = """Examples:
+
+\b
+tidemill trace plot AzureLLMInferenceTrace_conv.csv --out azure.svg
+tidemill trace plot conversation_trace.jsonl made.jsonl --block 512 --out compared.svg
+tidemill trace plot a.csv b.jsonl --duration 600 --rate 1 --out shapes.svg
+"""
+
+
+@trace.command(epilog=_PLOT_EXAMPLES)
+@with_reading
+def plot(
+    sources: TracesArgument,
+    *,
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="SVG file to write.")] = "trace.svg",
+    block: BlockOption = 16,
+    read: TraceReader,
+    json: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001 (read by main)
+) -> None:
+    """Draw one to four traces over each other: arrivals, lengths, gaps, prefix-hit ceiling. Options hold for each.
+
+    The last line is one JSON object: the figures of each trace, and the distances of the first from the others.
+    """
+    from tidemill.bench.traces.compare import Comparison
+    from tidemill.bench.traces.figures import TraceFigures
+    from tidemill.bench.traces.plot import traces_svg
+
+    traces = [read(source) for source in sources]
+    _writing(out).write_text(traces_svg(traces, block=block), encoding="utf-8")
+    first, *others = traces
+    compared = [Comparison.of(first, other, block=block) for other in others]
+    lines = [line for one in compared for line in one.lines()] or TraceFigures.of(first, block=block).lines()
+    values = {
+        "traces": [TraceFigures.of(one, block=block).values for one in traces],
+        "ks": [one.values["ks"] for one in compared],
+        "out": out,
+    }
+    _print([*lines, out], values, json=json)
+
+
 def _write(rows: Sequence[Any], out: str) -> None:
     from tidemill.bench.traces.canonical import write_rows
 
