@@ -72,8 +72,8 @@ class Rig:
         self.name = model.name
         self.max_position = model.max_position
         self.format = main_format(model)
-        self._formats = formats_of(model.weights, (spec.name for spec in self.graph.weights))
-        self.file_bytes = weight_bytes(self.graph, self._formats)
+        self.formats = formats_of(model.weights, (spec.name for spec in self.graph.weights))
+        self.file_bytes = weight_bytes(self.graph, self.formats)
         self.executor = make_executor(self.graph, model.weights, config.executor)
         blocks = max(work.blocks(config.block_size, later) for work in works)
         self.executor.allocate_kv(
@@ -113,7 +113,7 @@ class Rig:
         """What the graph says a step costs."""
         row = RowShape(start=work.context, tokens=work.tokens, outputs=1)
         element = 2 if self._config.executor.resolved_kv_format == "f16" else 4
-        return step_cost(self.graph, self._formats, rows=[row] * work.streams, kv_element_bytes=element)
+        return step_cost(self.graph, self.formats, rows=[row] * work.streams, kv_element_bytes=element)
 
     def bytes_of(self, work: Work) -> int:
         """Weights in file bytes, and KV, that a step has to move at least."""

@@ -1,0 +1,73 @@
+"""Measuring a configuration on an engine in this process, made for the run and gone after it: nobody finds what another
+run left in a cache.
+
+An answer that ends before the tokens it asked for is played by hanging up: for the engine that is the same, its
+sequence leaves and its blocks come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tidemill.bench.ablation.load import AblationLoad
+from tidemill.bench.ablation.point import Point
+from tidemill.bench.figures.slo import Slo
+from tidemill.bench.figures.summary import figures
+from tidemill.bench.load.engine_target import EngineTarget
+from tidemill.bench.load.record import RequestRecord
+from tidemill.bench.load.request import LoadRequest
+from tidemill.bench.load.run import Load, Run, run_load
+from tidemill.core.config import EngineConfig
+from tidemill.engine.factory import build_loop
+from tidemill.engine.in_process import InProcessEngine
+
+__all__ = ["LiveMeasure"]
+
+_WARMUP: Final = 16
+"""Tokens of the request that goes before."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveMeasure:
+    """Implements ``study.Measure``."""
+
+    load: AblationLoad
+    slo: Slo
+
+    def __call__(self, config: EngineConfig, rate: float) -> Point:
+        """Start an engine, put the load on it, and end it. Raises what starting it raises."""
+        return Point.of(rate, figures(asyncio.run(self.run(config, rate)), slo=self.slo))
+
+    async def run(self, config: EngineConfig, rate: float) -> Run:
+        """The run itself."""
+        engine = InProcessEngine(build_loop(config))
+        await engine.start()
+        try:
+            target = EngineTarget(engine=engine)
+            await target.start()
+            done = await run_load(Load(requests=self._requests(rate), warmup=self._warmup()), target)
+        finally:
+            await engine.close()
+        return replace(done, records=_ended(done.records))
+
+    def _requests(self, rate: float) -> list[LoadRequest]:
+        answers = self.load.answers
+        return [
+            replace(one, cancel_after=answers[one.index]) if answers[one.index] < one.max_tokens else one
+            for one in self.load.at(rate)
+        ]
+
+    def _warmup(self) -> list[LoadRequest]:
+        prompt = self.load.prompts.make((), _WARMUP, "warmup")
+        return [LoadRequest(index=-1, prompt=prompt, max_tokens=_WARMUP)]
+
+
+def _ended(records: Sequence[RequestRecord]) -> list[RequestRecord]:
+    """Records in which an answer that was hung up on as planned has ended by itself."""
+    return [
+        replace(one, outcome="ok", finish_reason="stop", error=None) if one.outcome == "cancelled" else one
+        for one in records
+    ]
