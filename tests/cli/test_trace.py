@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.gguf_bytes import gguf_bytes, tiny_llama_metadata, tiny_llama_tensors
 from tidemill.bench.traces.formats import load_trace
 from tidemill.bench.traces.model import load_model
 from tidemill.cli.main import run
@@ -67,6 +68,20 @@ def test_convert_writes_our_own_format(azure: str, tmp_path: Path, capsys: pytes
     shown = capsys.readouterr()
     assert shown.out == out.read_text()
     assert json.loads(shown.err.splitlines()[-1])["requests"] == 7
+
+
+def test_tokens_are_counted_as_a_model_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, talk = tmp_path / "tiny.gguf", tmp_path / "talk.json"
+    tokens = ["a", "b", "c", "ab", "<|im_end|>", "<|eot_id|>", "</s>", "<s>"]
+    model.write_bytes(gguf_bytes(tiny_llama_metadata(tokenizer__ggml__tokens=tokens), tiny_llama_tensors()))
+    messages = [{"role": "user", "content": "abcabcab"}, {"role": "assistant", "content": "c"}]
+    talk.write_text(json.dumps([{"messages": messages}]))
+    estimated, text = done(capsys, "info", str(talk))
+    assert estimated["prompt_tokens"]["max"] == 2
+    assert "tokens are estimated at 4 bytes" in text
+    counted, text = done(capsys, "info", str(talk), "--tokenizer", str(model))
+    assert counted["prompt_tokens"]["max"] == 5  # ab c ab c ab
+    assert "estimated" not in text
 
 
 def test_fit_says_how_near_its_traces_come(azure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

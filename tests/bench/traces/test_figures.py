@@ -44,6 +44,24 @@ def test_the_ceiling(rows: list[TraceRow], block: int, hits: list[int]) -> None:
     assert prefix_hits(rows, block) == hits
 
 
+def test_answers_can_be_found_too() -> None:
+    """A turn names the whole turn before and then a piece as long as its answer, of 10 tokens."""
+    first = row(64, ("q", 64), session="s")
+    second = row(100, ("q", 64), ("a", 10), ("r", 26), session="s", turn=1)
+    assert prefix_hits([first, second], 1) == [0, 64]
+    assert prefix_hits([first, second], 1, answers=True) == [0, 73]  # the answer's last token was never read
+    assert prefix_hits([first, second], 8, answers=True) == [0, 72]
+    others = [
+        row(100, ("q", 64), ("a", 11), ("r", 25), session="s", turn=1),  # another answer
+        row(100, ("q", 64), ("a", 10), ("r", 26), session="t", turn=1),  # another session
+        row(100, ("q", 64), session="s", turn=1),  # an answer without a name
+    ]
+    for other in others:
+        assert prefix_hits([first, other], 1, answers=True) == [0, 64]
+    unnamed = row(70, ("q", 64), session="s")
+    assert prefix_hits([unnamed, second], 1, answers=True) == [0, 64]
+
+
 @given(
     prompts=st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=8), min_size=1, max_size=12),
     block=st.sampled_from([1, 2, 4, 8, 16]),
@@ -89,7 +107,8 @@ def test_figures_of_a_small_trace() -> None:
     assert (values["requests"], values["span_s"], values["rate_rps"]) == (3, 6.0, 0.33333)
     assert values["prompt_tokens"]["p50"] == 100
     assert values["sessions"] == {"count": 1, "turns_mean": 2.0, "turns_max": 2, "think_s": {"p50": 3.0, "p90": 3.0}}
-    assert values["prefix"] == {"block_tokens": 16, "named_share": 0.53939, "ceiling": 0.19394}  # 178 and 64 of 330
+    prefix = {"block_tokens": 16, "named_share": 0.53939, "ceiling": 0.19394, "ceiling_with_answers": 0.19394}
+    assert values["prefix"] == prefix  # 178 and 64 of 330
     assert values["tenants"] == {"t": 1}
     text = "\n".join(found.lines())
     assert "3 in 6.0 s, 0.333 per second" in text

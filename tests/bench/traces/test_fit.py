@@ -156,6 +156,9 @@ def test_sessions_grow_pause_and_share() -> None:
     assert found["ks"]["output_tokens"] < 0.03
     assert found["synthetic"]["prefix"]["ceiling"] == pytest.approx(found["real"]["prefix"]["ceiling"], abs=0.02)
     assert found["real"]["prefix"]["ceiling"] > 0.5
+    with_answers = [found[name]["prefix"]["ceiling_with_answers"] for name in ("real", "synthetic")]
+    assert with_answers[1] == pytest.approx(with_answers[0], abs=0.02)
+    assert with_answers[0] > found["real"]["prefix"]["ceiling"] + 0.1
     gold = found["synthetic"]["tenants"]["gold"] / found["synthetic"]["requests"]
     assert gold == pytest.approx(0.25, abs=0.04)
 

@@ -7,6 +7,7 @@ a gamma distribution, as in the model of BurstGPT (arXiv:2401.17644), or quantil
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,19 +62,18 @@ class Arrivals:
         units = _Units(self, numbers)
         times: list[float] = []
         place, within = 0, 0.0  # window, and operational time since the profile began; each lap adds its whole
-        edges = self._edges()
-        now = units.next(self._class_of(0)) * numbers.random() / scale
+        edges = self._edges().tolist()
+        kinds = np.searchsorted(self.borders, self.rates).tolist()
+        kinds.append(kinds[-1])  # rounding may put an arrival at the very end
+        now = units.next(kinds[0]) * numbers.random() / scale
         while now < end and (count is None or len(times) < count):
             times.append(now)
             within = now % edges[-1]
             if not edges[place] <= within < edges[place + 1]:
-                place = int(np.searchsorted(edges, within, side="right")) - 1
-            now += units.next(self._class_of(place)) / scale
+                place = bisect_right(edges, within) - 1
+            now += units.next(kinds[place]) / scale
         found = self._real(np.array(times))
         return found if not self.step else np.floor(found / self.step) * self.step
-
-    def _class_of(self, place: int) -> int:
-        return int(np.searchsorted(self.borders, self.rates[min(place, len(self.rates) - 1)]))
 
     def _edges(self) -> Floats:
         """Operational time at the windows' edges."""

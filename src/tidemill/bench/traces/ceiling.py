@@ -42,16 +42,36 @@ class PrefixTree:
         return shared
 
 
-def shared_beginnings(rows: Iterable[TraceRow]) -> Iterator[int]:
-    """For each request, tokens it begins with as an earlier one of its tenant did."""
+def shared_beginnings(rows: Iterable[TraceRow], *, answers: bool = False) -> Iterator[int]:
+    """For each request, tokens it begins with as an earlier one of its tenant did; with ``answers`` also those that
+    were generated in the turn before, but for the last one, which no step has read."""
     trees: dict[str | None, PrefixTree] = {}
+    before: dict[str, TraceRow] = {}
     for row in rows:
-        yield trees.setdefault(row.tenant, PrefixTree()).add(row.prefix)
+        shared = trees.setdefault(row.tenant, PrefixTree()).add(row.prefix)
+        if answers and row.session is not None:
+            if (turn := before.get(row.session)) is not None and _repeats_answer(turn, row):
+                shared = max(shared, turn.prompt_tokens + turn.output_tokens - 1)
+            before[row.session] = row
+        yield shared
 
 
-def prefix_hits(rows: Sequence[TraceRow], block: int) -> list[int]:
-    """Tokens of each prompt that an infinite cache of blocks of ``block`` tokens would have."""
+def _repeats_answer(turn: TraceRow, row: TraceRow) -> bool:
+    """Whether a prompt names all of the turn before: its whole prompt, then a piece as long as its answer."""
+    length = len(turn.prefix)
+    return (
+        turn.tenant == row.tenant
+        and sum(piece.tokens for piece in turn.prefix) == turn.prompt_tokens
+        and row.prefix[:length] == turn.prefix
+        and len(row.prefix) > length
+        and row.prefix[length].tokens == turn.output_tokens
+    )
+
+
+def prefix_hits(rows: Sequence[TraceRow], block: int, *, answers: bool = False) -> list[int]:
+    """Tokens of each prompt that an infinite cache of blocks of ``block`` tokens would have, of prompts alone or of
+    ``answers`` as well. Answers that a load makes up instead of sending back what it got are never found."""
     return [
         min(shared, row.prompt_tokens - 1) // block * block
-        for row, shared in zip(rows, shared_beginnings(rows), strict=True)
+        for row, shared in zip(rows, shared_beginnings(rows, answers=answers), strict=True)
     ]

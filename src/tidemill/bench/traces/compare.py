@@ -66,6 +66,7 @@ class Comparison:
             ["rank correlation of lengths", *(_shown(values["length_correlation"]) for values in pair)],
             ["turns per session", *(_shown(values["sessions"]["turns_mean"]) for values in pair)],
             ["prefix-hit ceiling", *(f"{values['prefix']['ceiling']:.1%}" for values in pair)],
+            ["with answers", *(f"{values['prefix']['ceiling_with_answers']:.1%}" for values in pair)],
         ]
         distances = ", ".join(
             f"{name.replace('_', ' ')} {_shown(found, 4)}" for name, found in self.values["ks"].items()
@@ -83,7 +84,7 @@ def _each(trace: Trace, value: Callable[[TraceRow], int]) -> npt.NDArray[np.int6
 
 def _distance(real: Trace, made: Trace, value: Callable[[Trace], npt.NDArray[Any]]) -> float | None:
     pair = value(real), value(made)
-    return round(ks_distance(*pair), 5) if all(len(values) for values in pair) else None
+    return round(ks_distance(*pair), 5) if all(values.any() for values in pair) else None
 
 
 def _shown(value: float | None, digits: int = 2) -> str:

@@ -89,14 +89,16 @@ class TraceFigures:
         lines.append(f"  lengths    rank correlation of prompt and output {_number(found['length_correlation'])}")
         lines.extend(self._session_lines())
         prefix = found["prefix"]
+        more = prefix["ceiling_with_answers"]
         lines.append(
             f"  prefix     {prefix['named_share']:.1%} of prompt tokens are named; an infinite cache of blocks of "
             f"{prefix['block_tokens']} would have {prefix['ceiling']:.1%}"
+            + (f", with the answers it gave {more:.1%}" if more > prefix["ceiling"] else "")
         )
         if found["tenants"]:
             shown = [f"{name} {count:,}" for name, count in list(found["tenants"].items())[:6]]
-            more = len(found["tenants"]) - len(shown)
-            lines.append(f"  tenants    {', '.join(shown)}{f' and {more} more' if more else ''}")
+            others = len(found["tenants"]) - len(shown)
+            lines.append(f"  tenants    {', '.join(shown)}{f' and {others} more' if others else ''}")
         return lines + [f"  note       {note}" for note in found["notes"]]
 
     def _session_lines(self) -> list[str]:
@@ -147,12 +149,12 @@ def _sessions(rows: Sequence[TraceRow]) -> dict[str, Any]:
 def _prefix(rows: Sequence[TraceRow], block: int) -> dict[str, Any]:
     prompts = sum(row.prompt_tokens for row in rows)
     named = sum(piece.tokens for row in rows for piece in row.prefix)
-    hits = sum(prefix_hits(rows, block))
-    return {
-        "block_tokens": block,
-        "named_share": _rounded(named / prompts) if prompts else 0.0,
-        "ceiling": _rounded(hits / prompts) if prompts else 0.0,
+    shares = {
+        "named_share": named,
+        "ceiling": sum(prefix_hits(rows, block)),
+        "ceiling_with_answers": sum(prefix_hits(rows, block, answers=True)),
     }
+    return {"block_tokens": block, **{name: _rounded(found / max(1, prompts)) for name, found in shares.items()}}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -47,7 +47,7 @@ def fit_model(trace: Trace, *, source: str | None = None) -> TraceModel:
         ),
         talks=talks,
         sharing=sharing,
-        tenants=_tenants(firsts),
+        tenants=_tenants(trace.rows),
         notes=notes,
     )
 
@@ -67,12 +67,12 @@ def _arrivals(firsts: Sequence[TraceRow]) -> tuple[Arrivals, tuple[str, ...]]:
     return fit_arrivals(times), ()
 
 
-def _tenants(firsts: Sequence[TraceRow]) -> tuple[TenantShare, ...]:
-    """Tenants and priorities, the most frequent first; empty where there is but the default one."""
-    counts = Counter((row.tenant, row.priority) for row in firsts)
+def _tenants(rows: Sequence[TraceRow]) -> tuple[TenantShare, ...]:
+    """Tenants and priorities by their share of the requests, the most frequent first; empty for the default one."""
+    counts = Counter((row.tenant, row.priority) for row in rows)
     if set(counts) == {(None, 0)}:
         return ()
     return tuple(
-        TenantShare(tenant=tenant, priority=priority, share=round(count / len(firsts), 6))
+        TenantShare(tenant=tenant, priority=priority, share=round(count / len(rows), 6))
         for (tenant, priority), count in counts.most_common(_MOST_TENANTS)
     )

@@ -24,7 +24,7 @@ _PER_CLASS, _MOST_CLASSES = 1000, 4
 """Gaps that a class of windows should have, and how many classes there are at most."""
 _ROUNDS = 4
 _LAGS = 8
-_DRAWS = 16
+_DRAWN, _MOST_DRAWS = 300_000, 16
 _LONGEST_MEMORY = 0.9
 """Slower changes are the profile's."""
 _WEAK = 0.1
@@ -43,30 +43,17 @@ def fit_arrivals(times: Floats) -> Arrivals:
     span = float(times[-1]) * len(times) / (len(times) - 1)
     windows = 2 ** int(np.log2(np.clip(len(times) / _PER_WINDOW, 1, _MOST_WINDOWS)))
     width = span / windows
-    counts = np.bincount(np.minimum((times / width).astype(np.int64), windows - 1), minlength=windows).astype(
-        np.float64
-    )
-    rates = counts / width
-    for _ in range(_ROUNDS):  # the less of the counts is taken for a profile, the more the gaps vary
-        gaps = _gaps_under(rates, width, times)
-        noise = float(gaps.var() / gaps.mean() ** 2)  # what the Fano factor of a renewal process tends to
-        rates = _without_noise(counts, noise) / width
+    places = np.minimum((times / width).astype(np.int64), windows - 1)
+    rates = _profile(times, places, width, windows)
     gaps = _gaps_under(rates, width, times)
-    busy = rates[np.minimum((times[:-1] / width).astype(np.int64), windows - 1)]
-    classes = int(np.clip(len(gaps) // _PER_CLASS, 1, _MOST_CLASSES))
-    borders = np.unique(np.quantile(busy, np.arange(1, classes) / classes)) if classes > 1 else np.zeros(0)
-    kinds = np.searchsorted(borders, busy)
-    ranks = np.empty(len(gaps))
-    for kind in np.unique(kinds):
-        ranks[kinds == kind] = ranks_of(gaps[kinds == kind], numbers)
-    memory, follow = _spells(ranks)
-    present = np.unique(kinds)
+    borders, kinds = _classes(rates[places[:-1]])
+    memory, follow = _spells(gaps, kinds, numbers)
     model = Arrivals(
         window=width,
         rates=tuple(float(f"{rate:.5g}") for rate in rates),
         shape=float(f"{gaps.mean() ** 2 / gaps.var():.4g}") if gaps.var() else 1e6,
-        gaps=tuple(_units(gaps[kinds == kind], gaps) for kind in present),
-        borders=tuple(float(f"{borders[kind - 1]:.5g}") for kind in present[1:]),
+        gaps=tuple(_units(gaps[kinds == kind], gaps) for kind in range(len(borders) + 1)),
+        borders=borders,
         memory=memory,
         follow=follow,
         step=step,
@@ -74,10 +61,33 @@ def fit_arrivals(times: Floats) -> Arrivals:
     return _calibrated(model, len(times))
 
 
-def _spells(ranks: Floats) -> tuple[float, float]:
-    """Memory and share of followers: gaps k apart then correlate as follow^2 x memory^k. (0, 1) for no correlation."""
-    if len(ranks) < 100:
+def _profile(times: Floats, places: npt.NDArray[np.int64], width: float, windows: int) -> Floats:
+    """Rates of the windows without chance."""
+    counts = np.bincount(places, minlength=windows).astype(np.float64)
+    rates = counts / width
+    for _ in range(_ROUNDS):  # the less of the counts is taken for a profile, the more the gaps vary
+        gaps = _gaps_under(rates, width, times)
+        noise = float(gaps.var() / gaps.mean() ** 2)  # what the Fano factor of a renewal process tends to
+        rates = _without_noise(counts, noise) / width
+    return rates
+
+
+def _classes(busy: Floats) -> tuple[tuple[float, ...], npt.NDArray[np.int64]]:
+    """Classes of about equally many gaps by the rate where each begins: the borders between, and each gap's class."""
+    number = int(np.clip(len(busy) // _PER_CLASS, 1, _MOST_CLASSES))
+    borders = np.unique(np.quantile(busy, np.arange(1, number) / number)) if number > 1 else np.zeros(0)
+    present, kinds = np.unique(np.searchsorted(borders, busy), return_inverse=True)
+    return tuple(float(f"{borders[kind - 1]:.5g}") for kind in present[1:]), kinds
+
+
+def _spells(gaps: Floats, kinds: npt.NDArray[np.int64], numbers: np.random.Generator) -> tuple[float, float]:
+    """Memory and share of followers: the ranks of gaps in their classes correlate as follow^2 x memory^k, k gaps apart.
+    (0, 1) for no correlation."""
+    if len(gaps) < 100:
         return 0.0, 1.0
+    ranks = np.empty(len(gaps))
+    for kind in range(int(kinds.max()) + 1):
+        ranks[kinds == kind] = ranks_of(gaps[kinds == kind], numbers)
     lags = range(1, _LAGS + 1)
     found = [float(np.corrcoef(ranks[lag:], ranks[:-lag])[0, 1]) for lag in lags]
     least = max(_WEAK, 3 / np.sqrt(len(ranks)))
@@ -98,7 +108,8 @@ def _units(gaps: Floats, every: Floats) -> tuple[float, ...]:
 def _calibrated(model: Arrivals, count: int) -> Arrivals:
     """The model with rates at which it gives so many arrivals in its span on average: long gaps that begin in one
     window and end in another make it miss that by a few per cent."""
-    drawn = [len(model.drawn(np.random.default_rng(seed), duration=model.span)) for seed in range(_DRAWS)]
+    draws = int(np.clip(_DRAWN // count, 2, _MOST_DRAWS))
+    drawn = [len(model.drawn(np.random.default_rng(seed), duration=model.span)) for seed in range(draws)]
     factor = count / max(1.0, float(np.mean(drawn)))
     scaled = (tuple(float(f"{factor * rate:.5g}") for rate in rates) for rates in (model.rates, model.borders))
     rates, borders = scaled

@@ -24,7 +24,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantShare:
-    """A tenant and priority, and their share of the sessions."""
+    """A tenant and priority, and their share of the requests."""
 
     tenant: str | None
     priority: int

@@ -97,9 +97,10 @@ def _arrivals(svg: Svg, drawn: Sequence[_Drawn], *, top: float, width: float) ->
         up=Axis(0.0, 1.05 * highest),
     )
     panel.grid(title="Arrivals over time", across=name, up="requests/s")
-    for number, found in enumerate(rates):
-        ends = (np.arange(len(found)) + 0.5) * width_s / unit
-        panel.curve(list(zip(ends, found, strict=True)), colour=COLOURS[number], dash=_DASHES[number])
+    for number, rate in enumerate(rates):
+        found = np.append(rate, 0.0) if len(rate) < _BINS else rate  # a trace may end before the longest does
+        middles = (np.arange(len(found)) + 0.5) * width_s / unit
+        panel.curve(list(zip(middles, found, strict=True)), colour=COLOURS[number], dash=_DASHES[number])
 
 
 def _shares(svg: Svg, values: Sequence[Floats], place: tuple[float, float, float], title: str, unit: str) -> None:

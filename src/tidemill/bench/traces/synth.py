@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count as counting
+from itertools import islice
 
 import numpy as np
 
 from tidemill.bench.traces.beginnings import Beginnings
 from tidemill.bench.traces.model import TraceModel
-from tidemill.bench.traces.quantiles import at_rank, at_ranks
+from tidemill.bench.traces.quantiles import at_ranks
 from tidemill.bench.traces.row import Segment, TraceRow
 from tidemill.bench.traces.sharing import ShareWriter
 from tidemill.bench.traces.talks import Talks
@@ -106,64 +107,69 @@ def _requests(model: TraceModel, times: list[float], numbers: np.random.Generato
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """From one turn to the next: tokens the prompt gets, tokens of the answer, seconds on both clocks."""
+
+    added: int
+    answer: int
+    lag: float
+    think: float | None
+
+
 def _talks(model: TraceModel, talks: Talks, starts: list[float], numbers: np.random.Generator) -> Iterator[TraceRow]:
     """Sessions, turn by turn."""
     prompts, outputs = model.lengths.drawn(numbers, len(starts))
     weights = np.array(talks.turns, dtype=np.float64)
-    turns = (numbers.choice(len(weights), size=len(starts), p=weights / weights.sum()) + 1).tolist()
+    turns = numbers.choice(len(weights), size=len(starts), p=weights / weights.sum()) + 1
+    alone = ((turns == 1) & (numbers.random(len(starts)) < talks.alone)).tolist()
+    steps = _steps(talks, int(turns.sum()) - len(starts), numbers)
     owners = _owners(model, len(starts), numbers)
     common = Beginnings(model.sharing.beginnings if model.sharing else ())
     places = common.drawn(numbers, len(starts))
     names = counting()
     for number, start in enumerate(starts):
-        alone = turns[number] == 1 and numbers.random() < talks.alone
-        yield from _talk(
-            talks,
-            numbers,
+        first = TraceRow(
             at=start,
-            turns=turns[number],
-            lengths=(_whole(prompts[number] + common.tokens(places[number])), _whole(outputs[number])),
-            common=common.path(places[number]),
-            session=None if alone else f"s{next(names)}",
-            owner=owners[number],
+            prompt_tokens=_whole(prompts[number] + common.tokens(places[number])),
+            output_tokens=_whole(outputs[number]),
+            session=None if alone[number] else f"s{next(names)}",
+            tenant=owners[number][0],
+            priority=owners[number][1],
         )
+        yield from _talk(talks, first, common.path(places[number]), islice(steps, int(turns[number]) - 1))
 
 
-def _talk(
-    talks: Talks,
-    numbers: np.random.Generator,
-    *,
-    at: float,
-    turns: int,
-    lengths: tuple[int, int],
-    common: tuple[Segment, ...],
-    session: str | None,
-    owner: tuple[str | None, int],
-) -> Iterator[TraceRow]:
-    prompt, output = lengths
+def _steps(talks: Talks, count: int, numbers: np.random.Generator) -> Iterator[_Step]:
+    """All steps of all sessions."""
+    added, answers = talks.later.drawn(numbers, count)
+    ranks = numbers.random(count)  # a long pause is long on both clocks
+    lags = at_ranks(talks.lags, ranks).tolist()
+    thinks = at_ranks(talks.thinks, ranks).tolist() if talks.thinks else [None] * count
+    return map(_Step, map(_whole, added.tolist()), map(_whole, answers.tolist()), lags, thinks)
+
+
+def _talk(talks: Talks, first: TraceRow, common: tuple[Segment, ...], steps: Iterator[_Step]) -> Iterator[TraceRow]:
+    """One session. Where its messages have names, each is a piece of the prompts from then on."""
     prefix = common
-    added = prompt - sum(piece.tokens for piece in common)
-    think: float | None = None
-    for turn in range(turns):
-        if talks.named and added and session is not None:
-            prefix += (Segment(f"{session}-{turn}", added),)
-        yield TraceRow(
-            at=round(at, 6),
-            prompt_tokens=prompt,
-            output_tokens=output,
-            prefix=prefix,
-            session=session,
-            turn=turn,
-            think=None if think is None else round(think, 6),
-            tenant=owner[0],
-            priority=owner[1],
-        )
-        rank = numbers.random()  # a long pause is long on both clocks
-        at += at_rank(talks.lags, rank)
-        think = at_rank(talks.thinks, rank) if talks.thinks else None
+    own = first.prompt_tokens - sum(piece.tokens for piece in common)
+    if talks.named and own and first.session is not None:
+        prefix += (Segment(f"{first.session}-0", own),)
+    row = replace(first, prefix=prefix)
+    yield row
+    at = first.at
+    for turn, step in enumerate(steps, start=1):
+        at += step.lag
         if talks.named:
-            prefix += (Segment(f"{session}-{turn}-answer", output),)
-        grown, answer = (_whole(values[0]) for values in talks.later.drawn(numbers, 1))
-        added = grown
-        prompt = prompt + output + grown if talks.carried else grown
-        output = answer
+            answer = Segment(f"{row.session}-{turn - 1}-answer", row.output_tokens)
+            prefix += (answer, Segment(f"{row.session}-{turn}", step.added))
+        row = replace(
+            row,
+            at=round(at, 6),
+            prompt_tokens=step.added + (row.prompt_tokens + row.output_tokens if talks.carried else 0),
+            output_tokens=step.answer,
+            prefix=prefix,
+            turn=turn,
+            think=None if step.think is None else round(step.think, 6),
+        )
+        yield row
