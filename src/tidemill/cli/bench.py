@@ -7,6 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemill.cli.bench_run import EXAMPLES as RUN_EXAMPLES
+from tidemill.cli.bench_run import run
+from tidemill.cli.bench_stub import EXAMPLES as STUB_EXAMPLES
+from tidemill.cli.bench_stub import stub
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
 from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, JsonOption, with_settings
@@ -14,7 +18,9 @@ from tidemill.core.config import ExecutorConfig
 
 __all__ = ["bench"]
 
-bench = typer.Typer(name="bench", help="Measure how fast this machine runs a model.", no_args_is_help=True)
+bench = typer.Typer(name="bench", help="Measure servers, and how fast this machine runs a model.", no_args_is_help=True)
+bench.command("run", epilog=RUN_EXAMPLES)(run)
+bench.command("stub", epilog=STUB_EXAMPLES)(stub)
 
 _EXAMPLES = """Examples:
 

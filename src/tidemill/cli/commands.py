@@ -20,7 +20,7 @@ COMMANDS: Final = {
     "version": "Print the version.",
     "models": "The models on this machine: list, get, rm, info.",
     "cache": "Packed weights kept between starts: list, clear.",
-    "bench": "Measure how fast this machine runs a model.",
+    "bench": "Measure servers, and how fast this machine runs a model.",
     "trace": "Look at recorded load, convert it, and make more of it.",
 }
 """Each command's line in the list, by its name, in the list's order."""

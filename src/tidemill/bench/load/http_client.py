@@ -56,6 +56,7 @@ class HttpClient:
             raise ConfigError(f"url: {error}: {url!r}", param="url") from error
         if parts.query or parts.fragment:
             raise ConfigError(f"url must have no query and no fragment: {url!r}", param="url")
+        self.url = url.rstrip("/")
         self.host = parts.hostname
         self.path = parts.path.rstrip("/")
         self._authority = parts.netloc.rpartition("@")[2]

@@ -60,7 +60,7 @@ class HttpTarget:
 
     def prepare(self, request: LoadRequest) -> Send:
         """The bytes of the request, and what sends them."""
-        content = self.client.request(_PATHS[self.endpoint], self._headers(request), self._body(request))
+        content = self.client.request(_PATHS[self.endpoint], self.sent_headers(request.tenant), self._body(request))
 
         async def send(watch: Watch) -> None:
             watch.sending()
@@ -77,8 +77,9 @@ class HttpTarget:
 
         return send
 
-    def _headers(self, request: LoadRequest) -> dict[str, str]:
-        key = self.tenant_keys.get(request.tenant or "", self.api_key)
+    def sent_headers(self, tenant: str | None = None) -> dict[str, str]:
+        """Of a request of this tenant."""
+        key = self.tenant_keys.get(tenant or "", self.api_key)
         own = {"Content-Type": "application/json", "Accept": "text/event-stream", **self.headers}
         return {**own, "Authorization": f"Bearer {key}"} if key else own
 

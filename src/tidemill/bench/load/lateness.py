@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemill.bench.load.record import RequestRecord
@@ -20,7 +20,7 @@ class ClientLimits:
     cpu_share: float = 0.9
     """Of one core: the thread that sends and receives can do no more than 1."""
     kept_rate: float = 0.95
-    """Least achieved rate, as a share of the intended one."""
+    """Least achieved rate, as a share of the intended one, where requests were late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +51,26 @@ class ClientLoad:
 
     def complaints(self, limits: ClientLimits) -> list[str]:
         """Why the run does not count, one line each."""
-        found = []
-        if self.lateness:
-            p99 = self.lateness[max(0, -(-99 * len(self.lateness) // 100) - 1)]
-            if p99 > limits.lateness_p99:
-                found.append(
-                    f"the client was late: 1 % of requests left {1e3 * p99:.1f} ms or more after they were due "
-                    f"(at most {1e3 * limits.lateness_p99:g} ms)"
-                )
+        found = [*self._late(limits)]
         if self.cpu_share is not None and self.cpu_share > limits.cpu_share:
             found.append(f"the client was busy: {self.cpu_share:.0%} of its core (at most {limits.cpu_share:.0%})")
+        return found
+
+    def _late(self, limits: ClientLimits) -> Iterator[str]:
+        if not self.lateness or (p99 := self._p99()) <= limits.lateness_p99:
+            return
+        yield (
+            f"the client was late: 1 % of requests left {1e3 * p99:.1f} ms or more after they were due "
+            f"(at most {1e3 * limits.lateness_p99:g} ms)"
+        )
         if self.intended_rate and self.achieved_rate and self.achieved_rate < limits.kept_rate * self.intended_rate:
-            found.append(
+            yield (
                 f"the schedule was not kept: {self.achieved_rate:.2f} requests/s were sent where "
                 f"{self.intended_rate:.2f} were due"
             )
-        return found
+
+    def _p99(self) -> float:
+        return self.lateness[max(0, -(-99 * len(self.lateness) // 100) - 1)]
 
 
 class CpuMeter:

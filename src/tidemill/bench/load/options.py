@@ -7,17 +7,20 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.bench.load.arrivals import Process, arrivals, parse_rate, unit_points
 from tidemill.bench.load.http_client import HttpClient
 from tidemill.bench.load.http_target import Endpoint, HttpTarget
-from tidemill.bench.load.plan import Tenant, made_up, parse_cancel, parse_lengths, parse_tenant, requests_of
-from tidemill.bench.load.prompts import Prompts
+from tidemill.bench.load.lateness import ClientLimits
+from tidemill.bench.load.plan import Lengths, Tenant, made_up, parse_cancel, parse_lengths, parse_tenant, requests_of
 from tidemill.bench.load.request import LoadRequest
 from tidemill.bench.load.run import Load
 from tidemill.bench.traces.row import TraceRow
 from tidemill.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidemill.bench.load.prompts import Prompts
 
 __all__ = ["LoadOptions", "ServerOptions"]
 
@@ -61,6 +64,8 @@ class LoadOptions:
     """Callers that hang up: 0.1@20 is one in ten, after 20 tokens."""
     timeout: float = 600.0
     """Seconds that a request may take."""
+    max_lateness: float = 0.01
+    """Seconds that 99 % of requests may leave late at most; where it is more, the run does not count."""
     warmup: int = 1
     """Requests sent before and not counted, with prompts of their own."""
     seed: int = 0
@@ -68,7 +73,7 @@ class LoadOptions:
 
     def load(self, prompts: Prompts, rows: Sequence[TraceRow] | None = None) -> Load:
         """The load. ``rows``: of a trace, in place of made-up requests. Raises ConfigError naming the option."""
-        self._check(rows)
+        self.check(traced=rows is not None)
         tenants = self.parsed_tenants()
         cancel = parse_cancel(self.cancel) if self.cancel else None
         chosen = self._made_up() if rows is None else self._slice(rows)
@@ -84,6 +89,10 @@ class LoadOptions:
             warmup=self._warmup(prompts, requests),
         )
 
+    def limits(self) -> ClientLimits:
+        """From where on the client is the bottleneck."""
+        return ClientLimits(lateness_p99=self.max_lateness)
+
     def parsed_tenants(self) -> list[Tenant]:
         """Of ``tenants``. Raises ConfigError."""
         found = [parse_tenant(text) for text in self.tenants]
@@ -91,11 +100,11 @@ class LoadOptions:
             raise ConfigError("tenants: each must have a name of its own", param="tenants")
         return found
 
-    def _check(self, rows: Sequence[TraceRow] | None) -> None:
-        ways = [self.rate is not None, self.concurrency is not None]
-        if rows is None and sum(ways) != 1:
+    def check(self, *, traced: bool) -> None:
+        """Raises ConfigError for what cannot be; ``traced``: the requests are those of a trace."""
+        if not traced and (self.rate is None) == (self.concurrency is None):
             raise ConfigError("say either rate (an open loop) or concurrency (a closed loop)", param="rate")
-        if rows is not None and self.rate is not None:
+        if traced and self.rate is not None:
             raise ConfigError("rate: a trace has its own arrivals; use time_scale", param="rate")
         for name, least in (("requests", 1), ("concurrency", 1), ("turns", 1), ("warmup", 0), ("shared_tokens", 0)):
             if (value := getattr(self, name)) is not None and value < least:
@@ -104,15 +113,28 @@ class LoadOptions:
             raise ConfigError(f"duration must be a number of seconds above 0, not {self.duration:g}", param="duration")
         if not 0 <= self.think < 1e7:
             raise ConfigError(f"think must be 0 seconds or more, not {self.think:g}", param="think")
+        if not 0 < self.max_lateness < 1e7:
+            raise ConfigError(f"max_lateness must be above 0 seconds, not {self.max_lateness:g}", param="max_lateness")
+        if not 0 < self.time_scale < 1e7:
+            raise ConfigError(f"time_scale must be above 0, not {self.time_scale:g}", param="time_scale")
+        self.parsed_tenants()
+        if self.cancel:
+            parse_cancel(self.cancel)
+        if not traced:
+            self._lengths()
+            self._due()
 
-    def _made_up(self) -> list[TraceRow]:
+    def _lengths(self) -> tuple[Lengths, Lengths]:
         prompt = parse_lengths(self.prompt_tokens, "prompt_tokens")
-        output = parse_lengths(self.output_tokens, "output_tokens")
         if self.shared_tokens > prompt.low:
             raise ConfigError(
                 f"shared_tokens must be at most prompt_tokens ({prompt.low}), not {self.shared_tokens}",
                 param="shared_tokens",
             )
+        return prompt, parse_lengths(self.output_tokens, "output_tokens")
+
+    def _made_up(self) -> list[TraceRow]:
+        prompt, output = self._lengths()
         return made_up(
             self._due(),
             prompt_tokens=prompt,

@@ -6,11 +6,14 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from tidemill.bench.load.prompts import Prompts
 from tidemill.bench.load.request import LoadRequest
 from tidemill.bench.traces.row import Segment, TraceRow
 from tidemill.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidemill.bench.load.prompts import Prompts
 
 __all__ = ["Cancel", "Lengths", "Tenant", "made_up", "parse_cancel", "parse_lengths", "parse_tenant", "requests_of"]
 
@@ -192,17 +195,16 @@ def _tenant(
 
 
 def _with_history(rows: Sequence[TraceRow]) -> Iterator[TraceRow]:
-    """Rows whose sessions' later turns begin with the turns before, answers included, where the trace does not say
-    itself what they begin with. The answers are planned ones: real ones cannot be known."""
+    """Rows whose sessions' later turns begin with the prompt before, where the trace does not say itself what they
+    begin with. What is new in a turn is an answer as well, but a planned one: what a server says cannot be known."""
     silent, said = _silent_sessions(rows), dict[str, tuple[Segment, ...]]()
     for row in rows:
         if row.session is None or row.session not in silent:
             yield row
             continue
         whole = _cut(said.get(row.session, row.prefix), row.prompt_tokens - 1)
-        name = f"{row.session}\0{row.turn}"
-        whole += (Segment(f"{name}\0asked", row.prompt_tokens - _tokens(whole)),)
-        said[row.session] = (*whole, Segment(f"{name}\0answered", row.output_tokens))
+        whole += (Segment(f"{row.session}\0{row.turn}", row.prompt_tokens - _tokens(whole)),)
+        said[row.session] = whole
         yield replace(row, prefix=whole)
 
 

@@ -16,15 +16,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from tidemill.bench.load.request import Prompt
+from tidemill.bench.load.request import DEFAULT_IDS, Prompt
 from tidemill.bench.traces.row import Segment
 from tidemill.core.errors import ConfigError
 from tidemill.text.tokenizer import Tokenizer
 
-__all__ = ["DEFAULT_IDS", "IdPrompts", "Prompts", "TextPrompts", "WordPrompts"]
-
-DEFAULT_IDS: Final = (1000, 30000)
-"""Token ids that most vocabularies have, and in which control tokens are rare."""
+__all__ = ["IdPrompts", "Prompts", "TextPrompts", "WordPrompts"]
 
 
 class Prompts(Protocol):
@@ -98,7 +95,7 @@ class TextPrompts:
         self._around = around or tokenizer.encode
         self._words = _words(tokenizer)
         self._draws = Draws(size=len(self._words), seed=seed)
-        word = tokenizer.decode(self._words[:1], at_start=False)
+        word = tokenizer.decode(self._words[:1])
         self.overhead = len(self._around(word)) - len(tokenizer.encode(word, add_bos=False))
         """Tokens of a prompt that are not its text's."""
 
@@ -106,7 +103,7 @@ class TextPrompts:
         """Counted with what is put around it, which begins alike for all prompts. One text token is the least."""
         room = max(1, tokens - self.overhead)
         ids = [self._words[i] for i in self._draws.segments(prefix, room, own)]
-        text = self._tokenizer.decode(ids, at_start=False)
+        text = self._tokenizer.decode(ids)
         seen = self._around(text)
         return Prompt(text=text, tokens=len(seen), exact=len(seen) == tokens and _contains(seen, ids))
 
@@ -152,7 +149,7 @@ def _stays(tokenizer: Tokenizer, token: int) -> bool:
 
 
 def _again(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-    return tokenizer.encode(tokenizer.decode(ids, at_start=False), add_bos=False)
+    return tokenizer.encode(tokenizer.decode(ids), add_bos=False)
 
 
 def _contains(ids: Sequence[int], part: Sequence[int]) -> bool:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["LoadRequest", "Prompt"]
+__all__ = ["DEFAULT_IDS", "LoadRequest", "Prompt"]
+
+DEFAULT_IDS: Final = (1000, 30000)
+"""Token ids that most vocabularies have, and in which control tokens are rare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
