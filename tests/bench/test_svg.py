@@ -22,6 +22,7 @@ def test_axes() -> None:
     assert (log.low, log.high) == (1.0, 1000.0)
     assert [log.at(value) for value in (0.0, 1.0, 1000.0)] == [0, 0, 1]
     assert log.at(10) == pytest.approx(1 / 3)
+    assert Axis.decades([0.05, 0.5]).at(0.1) == pytest.approx(0.5)
     assert log.ticks() == [1, 10, 100, 1000]
     assert log.ticks(2) == [1, 100]
     assert Axis.decades([]).ticks() == [1, 10]

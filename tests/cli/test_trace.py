@@ -59,6 +59,17 @@ def test_options_cut_before_anything_is_measured(azure: str, capsys: pytest.Capt
     assert 15 < values["requests"] < 45
 
 
+def test_timed_traces_of_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seconds, and blocks of 16 tokens."""
+    path = tmp_path / "timed.jsonl"
+    records = [{"timestamp": at, "input_length": 40, "output_length": 5, "hash_ids": [1, 2, 3]} for at in (0, 1.5)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    values, _ = done(capsys, "info", str(path), "--time-unit", "s", "--hash-block", "16")
+    assert (values["span_s"], values["prefix"]["ceiling"]) == (1.5, 0.4)  # 32 of 80
+    assert done(capsys, "info", str(path), "--hash-block", "16")[0]["span_s"] == 0.0015
+    assert "3 ids of 512 tokens do not fit a prompt of 40" in refusal(capsys, "info", str(path))
+
+
 def test_convert_writes_our_own_format(azure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "own.jsonl"
     values, _ = done(capsys, "convert", azure, str(out), "--count", "7")

@@ -77,6 +77,10 @@ def _read(
     hash_block: Annotated[
         int, typer.Option("--hash-block", metavar="N", min=1, help="mooncake: tokens that one of hash_ids stands for.")
     ] = 512,
+    time_unit: Annotated[
+        Literal["ms", "s"],
+        typer.Option("--time-unit", metavar="ms|s", help="mooncake: unit of the timestamps."),
+    ] = "ms",
     tokenizer: Annotated[
         str | None,
         typer.Option(
@@ -97,7 +101,13 @@ def _read(
     from tidemill.core.errors import SetupError
 
     encode = _encoder(tokenizer) if tokenizer else None
-    options = ReadOptions(empty=empty, hash_block=hash_block, encode=encode, output_tokens=output_tokens)
+    options = ReadOptions(
+        empty=empty,
+        hash_block=hash_block,
+        ticks_per_second=1000 if time_unit == "ms" else 1,
+        encode=encode,
+        output_tokens=output_tokens,
+    )
     trace = cut.sliced(load_trace(path, read_as=read_as, options=options), start=start, duration=duration)
     if tenant is not None:
         trace = cut.of_tenant(trace, tenant)

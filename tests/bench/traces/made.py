@@ -39,6 +39,27 @@ def tides(seconds: int, *, seed: int = 0) -> npt.NDArray[np.float64]:
     return np.asarray(np.sort(np.repeat(np.arange(seconds), counts) + numbers.random(counts.sum())))
 
 
+def bursts(number: int, *, seed: int = 0) -> npt.NDArray[np.float64]:
+    """Bursts of 50 to 100 requests, each within ten seconds, with silence of one to three minutes between."""
+    numbers = np.random.default_rng(seed)
+    starts = np.cumsum(numbers.uniform(60, 180, number))
+    return np.sort(np.concatenate([start + 10 * numbers.random(numbers.integers(50, 100)) for start in starts]))
+
+
+def returns(count: int, *, seed: int = 0) -> Trace:
+    """Prompts of ten blocks with nothing in common; from the first third on, half of the requests repeat the one that
+    came a third of the trace before and add a block."""
+    rows: list[TraceRow] = []
+    numbers = np.random.default_rng(seed)
+    for number, at in enumerate(poisson(2.0, count, seed=seed)):
+        prefix = [Segment(f"{number}.{place}", 64) for place in range(10)]
+        if number >= count // 3 and numbers.random() < 0.5:
+            prefix = [*rows[number - count // 3].prefix, Segment(f"{number}", 64)]
+        tokens = sum(piece.tokens for piece in prefix)
+        rows.append(TraceRow(at=float(at), prompt_tokens=tokens, output_tokens=10, prefix=tuple(prefix)))
+    return trace_of(rows)
+
+
 def talks(count: int, *, seed: int = 0) -> Trace:
     """Conversations with one of two system prompts (the second goes on from the first), geometric turns and pauses."""
     numbers = np.random.default_rng(seed)

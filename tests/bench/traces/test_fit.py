@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.bench.traces.made import blocks, poisson, requests, talks, tides, trace_of
+from tests.bench.traces.made import blocks, bursts, poisson, requests, returns, talks, tides, trace_of
+from tidemill.bench.traces.ceiling import prefix_hits
 from tidemill.bench.traces.compare import Comparison, ks_distance
 from tidemill.bench.traces.figures import TraceFigures, fano_factor, gap_variation
 from tidemill.bench.traces.fit import fit_model
 from tidemill.bench.traces.fit_arrivals import clock_step, fit_arrivals
 from tidemill.bench.traces.model import load_model, model_json, packaged
+from tidemill.bench.traces.quantiles import at_rank, mean_of, quantiles_of
 from tidemill.bench.traces.row import TraceRow
 from tidemill.bench.traces.synth import synthesised
 from tidemill.core.errors import SetupError
@@ -61,6 +63,14 @@ def test_a_profile_is_found_again() -> None:
         assert was is not None
         assert found == pytest.approx(was, rel=0.2)
     assert fano_factor(real, 25.0) > 20  # the test would see a profile that was lost
+
+
+def test_bursts_keep_their_number() -> None:
+    """Gaps that begin in a burst and end in the next would make a model miss the number of requests."""
+    real = bursts(60)
+    model = fit_arrivals(real)
+    made = [len(model.drawn(np.random.default_rng(seed), duration=model.span)) for seed in range(100, 140)]
+    assert np.mean(made) == pytest.approx(len(real), rel=0.03)
 
 
 @pytest.mark.parametrize("shape", [0.25, 4.0])
@@ -142,6 +152,13 @@ def test_lengths_that_many_requests_have_stay_exact() -> None:
     assert exact.count(5000) / len(exact) == pytest.approx(1 / 3, abs=0.03)
 
 
+def test_quantiles_are_values_that_occur() -> None:
+    assert set(quantiles_of([7] * 10 + [5000] * 5)) == {7, 5000}
+    assert (quantiles_of([3, 1, 2])[0], quantiles_of([3, 1, 2])[-1]) == (1, 3)
+    assert mean_of(quantiles_of(np.arange(1, 1001))) == pytest.approx(500, rel=0.01)
+    assert at_rank(quantiles_of(np.arange(1, 1001)), 0.25) == pytest.approx(250, rel=0.01)
+
+
 # -- sessions
 
 
@@ -212,6 +229,26 @@ def test_blocks_are_shared_as_much() -> None:
     assert found["synthetic"]["prefix"]["ceiling"] == pytest.approx(found["real"]["prefix"]["ceiling"], abs=0.03)
     assert found["real"]["prefix"]["ceiling"] > 0.3
     assert found["ks"]["prompt_tokens"] < 0.03
+
+
+def test_nothing_continues_what_came_before_the_trace() -> None:
+    """The real trace shares nothing in its first third; so has the made one, and yet as much in all."""
+    real = returns(3000)
+    found = [synthesised(fit_model(real), seed=seed) for seed in (1, 2)]
+    was = sum(prefix_hits(real.rows, 64))
+    assert sum(prefix_hits(real.rows[:900], 64)) == 0
+    for made in found:
+        share = sum(row.prompt_tokens for row in real.rows) / sum(row.prompt_tokens for row in made.rows)
+        assert share * sum(prefix_hits(made.rows, 64)) == pytest.approx(was, rel=0.1)
+        early = [row for row in made.rows if row.at < real.rows[900].at]
+        assert sum(prefix_hits(early, 64)) < 0.02 * was
+
+
+def test_distances() -> None:
+    assert ks_distance([1, 2, 3], [3, 2, 1]) == 0
+    assert ks_distance([0, 0], [1, 1]) == 1
+    assert ks_distance([1, 2, 3, 4], [3, 4, 5, 6]) == 0.5
+    assert ks_distance([1], [1, 2, 2, 2]) == 0.75
 
 
 def test_common_beginnings_keep_their_tree() -> None:

@@ -1,7 +1,8 @@
 """Mooncake's traces: JSON lines whose ``hash_ids`` name the blocks of 512 tokens that a prompt begins with.
 
 Qin et al., Mooncake, FAST 2025, arXiv:2407.00079. k ids stand for more than (k - 1) x 512 and at most k x 512 tokens:
-the last block may be short. Times are milliseconds. Ids are kept as written: cutting them would make strangers share.
+the last block may be short. Times are milliseconds, in vLLM's timed traces seconds as well. Ids are kept as written:
+cutting them would make strangers share.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ def _rows(path: Path, options: ReadOptions, notes: Notes) -> Iterator[TraceRow]:
             known.setdefault((name, tokens), Segment(name, tokens))
             for name, tokens in zip(map(str, ids), sizes, strict=True)
         )
-        yield TraceRow(at=(time - first) / 1e3, prompt_tokens=lengths[0], output_tokens=lengths[1], prefix=prefix)
+        yield TraceRow(
+            at=(time - first) / options.ticks_per_second,
+            prompt_tokens=lengths[0],
+            output_tokens=lengths[1],
+            prefix=prefix,
+        )
 
 
 def _sizes(record: Record, ids: Any, tokens: int, block: int) -> list[int]:

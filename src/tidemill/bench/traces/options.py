@@ -21,6 +21,8 @@ class ReadOptions:
     """Rows without output tokens, as failed requests have: left out, or kept as requests for one token."""
     hash_block: int = 512
     """Tokens that one of ``hash_ids`` stands for."""
+    ticks_per_second: int = 1000
+    """Of the timestamps beside ``hash_ids``: 1000 for milliseconds."""
     encode: Encode | None = None
     """Tokenizer for formats that hold text; without it tokens are estimated from the text's bytes."""
     output_tokens: int | None = None
