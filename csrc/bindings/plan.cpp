@@ -136,6 +136,7 @@ SamplingParameters read_options(nb::handle options, std::size_t row) {
     out.logprobs = small_integer(logprobs, {row, "logprobs"});
     if (out.logprobs < 0) Field{row, "logprobs"}.fail("is negative");
   }
+  out.targets = integers(options.attr("targets"), {row, "targets"});
   const nb::object masks = options.attr("masks");
   if (!masks.is_none()) read_masks(masks, row, out);
   const nb::object penalties = options.attr("penalties");

@@ -42,6 +42,14 @@ void check_masks(std::size_t row, const std::vector<std::vector<std::uint32_t>>&
   }
 }
 
+void check_targets(std::size_t row, const SamplingParameters& sampling, std::int32_t outputs, std::int32_t vocab) {
+  if (sampling.targets.size() > static_cast<std::size_t>(outputs)) {
+    fail(row, "targets are " + std::to_string(sampling.targets.size()) + " for " + std::to_string(outputs) + " outputs");
+  }
+  if (!sampling.targets.empty() && sampling.logprobs < 0) fail(row, "targets are present, and logprobs are not asked for");
+  for (const std::int32_t target : sampling.targets) check_ids(row, "targets", target, vocab);
+}
+
 void check_sampling(std::size_t row, const SamplingParameters& sampling, std::int32_t vocab) {
   constexpr double kHuge = std::numeric_limits<float>::max();
   check_number(row, "temperature", static_cast<double>(sampling.temperature), 0.0, kHuge);
@@ -114,6 +122,7 @@ void PlanCheck::check_kind(std::size_t index, const StepRow& row) {
     if (row.draws != (row.outputs > 0)) fail(index, "options must be present exactly if num_outputs > 0");
     if (!row.draws) return;
     check_sampling(index, row.sampling, program_.vocab);
+    check_targets(index, row.sampling, row.outputs, program_.vocab);
     check_masks(index, row.sampling.masks, row.outputs, program_.vocab);
     return;
   }

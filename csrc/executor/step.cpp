@@ -289,11 +289,19 @@ void StepRunner::draw(const StepPlan& plan, std::int32_t output, int thread) {
   const auto index = static_cast<std::size_t>(output);
   const OutputOf of = output_of_[index];
   const StepRow& row = plan.rows[static_cast<std::size_t>(of.row)];
-  // The tokens after the first output position, up to this one, are proposals taken as accepted.
-  const auto first = static_cast<std::size_t>(row.size() - row.outputs) + 1;
-  const std::span<const std::int32_t> proposals(row.tokens.data() + first, static_cast<std::size_t>(of.index));
+  const SamplingParameters& sampling = row.sampling;
+  Sampler& sampler = samplers_[static_cast<std::size_t>(thread)];
+  const auto place = static_cast<std::size_t>(of.index);
+  const std::size_t scored = sampling.targets.size();
+  if (place < scored) {
+    sampler.score(logits(output), sampling.targets[place], std::max(sampling.logprobs, 0), draws_[index]);
+    return;
+  }
+  // The tokens after the first position that is drawn from, up to this one, are proposals taken as accepted.
+  const auto first = static_cast<std::size_t>(row.size() - row.outputs) + scored + 1;
+  const std::span<const std::int32_t> proposals(row.tokens.data() + first, place - scored);
   const std::int64_t position = row.start + row.size() - row.outputs + of.index + 1;
-  samplers_[static_cast<std::size_t>(thread)].draw(logits(output), row.sampling, proposals, position, draws_[index]);
+  sampler.draw(logits(output), sampling, proposals, position, sampling.mask(place), draws_[index]);
 }
 
 }  // namespace tidemill

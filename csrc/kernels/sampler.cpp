@@ -22,8 +22,8 @@ Sampler::Sampler(const SamplerKernels& kernels, std::int32_t vocab)
       tempered_(static_cast<std::size_t>(vocab)), ids_(static_cast<std::size_t>(vocab)) {}
 
 void Sampler::draw(const float* logits, const SamplingParameters& parameters,
-                   std::span<const std::int32_t> proposals, std::int64_t position, Draw& out) {
-  const std::span<const std::uint32_t> mask = parameters.mask(proposals.size());
+                   std::span<const std::int32_t> proposals, std::int64_t position,
+                   std::span<const std::uint32_t> mask, Draw& out) {
   const bool plain = parameters.bias.empty() && !parameters.penalised() && mask.empty();
   if (parameters.greedy() && plain) {
     out.token = kernels_.argmax(logits, vocab_);
@@ -38,6 +38,12 @@ void Sampler::draw(const float* logits, const SamplingParameters& parameters,
   }
   out.top.clear();
   if (parameters.logprobs >= 0) log_probabilities(logits, parameters.logprobs, out);
+}
+
+void Sampler::score(const float* logits, std::int32_t token, std::int32_t k, Draw& out) {
+  out.token = token;
+  out.top.clear();
+  log_probabilities(logits, k, out);
 }
 
 void Sampler::penalise(const SamplingParameters& parameters, std::int32_t id, std::int32_t output_count) {

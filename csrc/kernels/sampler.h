@@ -80,6 +80,7 @@ struct SamplingParameters {
   std::int32_t logprobs = -1;  // -1: none
   std::vector<TokenBias> bias;
   std::vector<TokenCount> counts;  // ascending ids
+  std::vector<std::int32_t> targets;  // tokens that the first outputs score instead of drawing
   std::vector<std::vector<std::uint32_t>> masks;  // none, or one per output; an empty one allows every token
 
   bool greedy() const { return temperature <= kGreedyTemperature; }
@@ -107,10 +108,12 @@ class Sampler {
  public:
   Sampler(const SamplerKernels& kernels, std::int32_t vocab);
 
-  // `proposals` are the tokens assumed to follow those in parameters.counts, so that this is the output after as many
-  // of them; position is that of the token drawn.
+  // `proposals` are the tokens assumed to follow those in parameters.counts; position is that of the token drawn, and
+  // mask, if not empty, says which may be.
   void draw(const float* logits, const SamplingParameters& parameters, std::span<const std::int32_t> proposals,
-            std::int64_t position, Draw& out);
+            std::int64_t position, std::span<const std::uint32_t> mask, Draw& out);
+  // No draw: the token is given, and its log-probability is asked for with those of the k most likely ones.
+  void score(const float* logits, std::int32_t token, std::int32_t k, Draw& out);
 
  private:
   void adjust(const SamplingParameters& parameters, std::span<const std::int32_t> proposals);

@@ -93,6 +93,8 @@ class Completion:
     """None where the prompt was token ids or a conversation."""
     prompt_token_ids: tuple[int, ...]
     choices: tuple[Choice, ...]
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    """One per token of the prompt but the first, where they were asked for."""
 
     @property
     def text(self) -> str:
@@ -116,11 +118,14 @@ class Completion:
 
     def as_dict(self) -> dict[str, Any]:
         """The answer in plain types, ready for JSON."""
-        return {
+        plain: dict[str, Any] = {
             "prompt": self.prompt,
             "prompt_token_ids": list(self.prompt_token_ids),
             "choices": [_choice_dict(choice) for choice in self.choices],
         }
+        if self.prompt_logprobs is not None:
+            plain["prompt_logprobs"] = [_logprob_dict(item) for item in self.prompt_logprobs]
+        return plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,13 +371,16 @@ class LLM:
 
     def _completion(self, name: str | None, request: TokenRequest) -> Completion:
         choices = [_Collected(_choice_text(request, self._text)) for _ in range(request.sampling.n)]
+        scores: tuple[TokenLogprob, ...] | None = None
         for delta in self._deltas(request, [choice.text for choice in choices]):
             choices[delta.choice].push(delta)
+            scores = delta.prompt_logprobs if scores is None else scores
         keep_logprobs = request.sampling.logprobs is not None
         return Completion(
             prompt=name,
             prompt_token_ids=tuple(request.prompt),
             choices=tuple(choice.done(index, keep_logprobs) for index, choice in enumerate(choices)),
+            prompt_logprobs=scores,
         )
 
     def _pieces(self, request: TokenRequest) -> Generator[Piece]:
@@ -517,11 +525,12 @@ def _choice_dict(choice: Choice) -> dict[str, Any]:
         "finish_reason": choice.finish_reason,
     }
     if choice.logprobs is not None:
-        plain["logprobs"] = [
-            {"token": item.token, "logprob": item.logprob, "top": [list(entry) for entry in item.top]}
-            for item in choice.logprobs
-        ]
+        plain["logprobs"] = [_logprob_dict(item) for item in choice.logprobs]
     return plain
+
+
+def _logprob_dict(item: TokenLogprob) -> dict[str, Any]:
+    return {"token": item.token, "logprob": item.logprob, "top": [list(entry) for entry in item.top]}
 
 
 @contextmanager

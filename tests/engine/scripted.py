@@ -121,11 +121,20 @@ class HashExecutor:
             return RowOutputs()
         assert row.options is not None
         masks = row.options.masks or (None,) * row.num_outputs
+        options = replace(row.options, targets=(), logprobs=None)
+        ends = states[-row.num_outputs :]
+        scored = len(row.options.targets)
         tokens = [
-            draw(state, position, row.options, mask)
-            for (position, state), mask in zip(states[-row.num_outputs :], masks, strict=True)
+            *row.options.targets,
+            *(
+                draw(state, position, options, mask)
+                for (position, state), mask in zip(ends[scored:], masks[scored:], strict=True)
+            ),
         ]
-        logprobs = tuple(TokenLogprob(token=token, logprob=-token / VOCAB) for token in tokens)
+        logprobs = tuple(
+            TokenLogprob(token=token, logprob=-(1 + token + state[0]) / VOCAB)
+            for token, (_, state) in zip(tokens, ends, strict=True)
+        )
         return RowOutputs(tokens=tuple(tokens), logprobs=None if row.options.logprobs is None else logprobs)
 
     def _read(self, row: PlanRow, position: int) -> bytes:

@@ -86,8 +86,6 @@ FEATURES = [
     ("complete", {"suffix": "end"}, "suffix"),
     ("complete", {"best_of": 3}, "best_of"),
     ("complete", {"best_of": 2, "n": 1}, "best_of"),
-    ("complete", {"echo": True, "logprobs": 1}, "echo"),
-    ("complete", {"echo": True, "logprobs": 0}, "echo"),
 ]
 
 

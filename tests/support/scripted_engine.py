@@ -229,6 +229,7 @@ class ScriptedEngine:
             return TokenDelta(
                 request_id=request.request_id, choice=j, tokens=(), finish_reason=FinishReason.ERROR, error=step.error
             )
+        first = choice.sent == 0
         tokens, stop_token, finish = self._cut(request, choice, step.tokens)
         choice.done = finish is not None
         logprobs = None
@@ -241,6 +242,7 @@ class ScriptedEngine:
             choice=j,
             tokens=tokens,
             logprobs=logprobs,
+            prompt_logprobs=_scores(request) if first else None,
             finish_reason=finish,
             stop_token=stop_token,
             num_output_tokens=choice.sent,
@@ -263,6 +265,11 @@ class ScriptedEngine:
         if not choice.steps:  # the end token is ignored: go on for ever with the last step
             choice.steps.append(Step(tokens=tokens))
         return tuple(kept), None, None
+
+
+def _scores(request: TokenRequest) -> tuple[TokenLogprob, ...] | None:
+    count = request.sampling.prompt_logprobs
+    return None if count is None else tuple(_made_up(token, count) for token in request.prompt[1:])
 
 
 def _made_up(token: int, k: int) -> TokenLogprob:

@@ -44,6 +44,8 @@ class _Common:
     """Shown to the caller in the id of the answer; internal ids are made apart from it."""
     limit_field: str = "max_tokens"
     """What the caller called the limit of the output."""
+    prompt_logprobs: int | None = None
+    """Say the log-probabilities of the prompt's tokens and of so many most likely ones; not in streams."""
     user: str | None = None
     tenant: str = ""
     """Whose request it is, as the door found out; nothing that a body says."""
@@ -68,7 +70,7 @@ class CompletionRequest(_Common):
 
     prompts: tuple[Prompt, ...]
     echo: bool = False
-    """Put the prompt's text before the answer's."""
+    """Put the prompt's text before the answer's, with its log-probabilities where those of the answer are asked for."""
 
 
 GenerationRequest = ChatRequest | CompletionRequest

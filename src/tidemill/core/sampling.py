@@ -74,6 +74,9 @@ class SamplingOptions:
     """Token ids that end generation, besides the model's own end tokens; they are not part of the text."""
     ignore_eos: bool = False
     """Generate past the model's end tokens (stop_token_ids still end it)."""
+    prompt_logprobs: int | None = None
+    """Return the log-probability of each token of the prompt but the first, and of the k most likely ones at its place;
+    None: return none. The prompt is then computed whole, whatever is kept of others."""
     logprobs: int | None = None
     """Return the log-probability of each token and of the k most likely ones; None: return none. They are those of
     the model (log-softmax of the raw logits), before bias, penalties, temperature and cuts."""
@@ -112,8 +115,9 @@ class SamplingOptions:
             )
         if self.seed is not None:
             _integer("seed", self.seed, -_MAX_SEED, _MAX_SEED - 1)
-        if self.logprobs is not None:
-            _integer("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 0, MAX_TOP_LOGPROBS)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequest(f"ignore_eos must be true or false, not {self.ignore_eos!r}", param="ignore_eos")
         self._check_bias(vocab_size)

@@ -10,7 +10,8 @@ One row is one sequence's work in this step. With ``start`` tokens already compu
                                           |-- num_outputs --|   positions whose logits are drawn from
 
 ``num_outputs`` is 0 for a chunk in mid-prompt, 1 for plain decoding, and 1 + k where the last k tokens are proposals
-of a drafter: output j is drawn as if the j proposals before it had been accepted.
+of a drafter: output j is drawn as if the j proposals before it had been accepted. Where a prompt is to be scored, the
+first outputs draw nothing: they say how likely given tokens are (``RowOptions.targets``), the prompt's own next ones.
 
 A model that embeds draws nothing: its output is the sequence's vector, pooled when the last token has been computed.
 Where that needs all tokens at once (no causal mask, or a mean over them), a row is a whole sequence and starts at 0.
@@ -78,6 +79,8 @@ class RowOptions:
     """Return the drawn token's log-probability and those of this many most likely tokens; None: neither."""
     penalties: PenaltyCounts | None = None
     """Present exactly if one of the three penalties is on."""
+    targets: tuple[int, ...] = ()
+    """The first outputs are these tokens, not drawn: they are asked for with their log-probabilities."""
     masks: tuple[bytes | None, ...] | None = None
     """Per output, the tokens that may be drawn (see ``core.mask``), None: every token. None: no output has a mask.
     Where a mask allows no token, token 0 is given, and whoever made the mask has to see that."""

@@ -81,6 +81,8 @@ class TokenDelta:
     logprobs: tuple[TokenLogprob, ...] | None = None
     """One per token in ``tokens``, where log-probabilities were asked for."""
     finish_reason: FinishReason | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    """One per token of the prompt but the first, with the choice's first delta, where they were asked for."""
     stop_token: int | None = None
     """The end token that ended the choice, if one did."""
     num_output_tokens: int = 0

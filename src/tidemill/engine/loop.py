@@ -272,6 +272,8 @@ class EngineLoop:
         self._keys.extend(keys, root, request.prompt)
         tail = self._keys.tail(keys, root, request.prompt)
         for sequence in sequences:
+            if sequence.counters.scored:
+                continue  # every position of its prompt has to be computed
             sequence.root = root
             sequence.counters.tail = tail
             sequence.counters.keys = list(keys)
@@ -361,7 +363,7 @@ class EngineLoop:
             start=share.start,
             block_tables=tuple(tuple(table) for table in share.sequence.tables),
             num_outputs=share.num_outputs,
-            options=sequence.options(share.num_outputs) if share.num_outputs else None,
+            options=_options(sequence, share) if share.num_outputs else None,
         )
 
     def _attempt(self, plan: StepPlan) -> tuple[list[RowOutputs | Exception], float]:
@@ -405,10 +407,11 @@ class EngineLoop:
                 self._scheduler.commit(share, 0)
                 continue
             self._meter.prompt_tokens += _num_read(share)
-            if not share.num_outputs:
+            drawn = sequence.score(share.start, share.num_scored, outputs) if share.num_scored else outputs
+            if not share.num_drawn:
                 self._scheduler.commit(share, 0)
                 continue
-            deltas.append(self._take(sequence, share, outputs))
+            deltas.append(self._take(sequence, share, drawn))
         return deltas
 
     def _take(self, sequence: EngineSequence, share: Share, outputs: RowOutputs) -> TokenDelta:
@@ -434,6 +437,13 @@ class EngineLoop:
             self._scheduler.verify()
         if not self._sequences:
             self.check_idle()
+
+
+def _options(sequence: EngineSequence, share: Share) -> RowOptions | None:
+    """What a row's draws depend on, and the tokens that it scores."""
+    if not share.num_scored:
+        return sequence.options(share.num_outputs)
+    return sequence.scoring(share.start, share.num_scored, share.num_drawn)
 
 
 def _padded_row(row: PaddedRow) -> PlanRow:

@@ -112,6 +112,14 @@ class EngineSequence:
         behind = end - len(self.tokens)
         return (*known, *self.proposed[:behind]) if behind > 0 else tuple(known)
 
+    def scoring(self, start: int, num_scored: int, num_drawn: int) -> RowOptions | None:
+        """Like ``options``, of a share whose first outputs score the prompt's tokens from position start + 1 on."""
+        raise NotImplementedError
+
+    def score(self, start: int, num_scored: int, outputs: RowOutputs) -> RowOutputs:
+        """Keep what these outputs say of the prompt's tokens, and return the others."""
+        raise NotImplementedError
+
     def take(self, outputs: RowOutputs) -> TokenDelta:
         """Take in what a step's outputs gave, and say it in a delta."""
         raise NotImplementedError
@@ -164,6 +172,10 @@ class GeneratedSequence(EngineSequence):
         self._end_tokens = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             self._end_tokens |= frozenset(info.end_token_ids)
+        self._scored_top = sampling.prompt_logprobs
+        self._prompt_logprobs: list[TokenLogprob] = []
+        self._scores_said = False
+        self.counters.scored = self._scored_top is not None and self.counters.num_prompt > 1
         self._grammar = None if grammar is None else GrammarConstraint(grammar)
         self._constraints = constraints_of(sampling, request.banned, tuple(self._end_tokens), info.vocab_size)
         if self._grammar is not None:
@@ -192,6 +204,37 @@ class GeneratedSequence(EngineSequence):
         """See EngineSequence."""
         return self._grammar is not None
 
+    def scoring(self, start: int, num_scored: int, num_drawn: int) -> RowOptions:
+        """See EngineSequence."""
+        options = self.options(num_drawn) if num_drawn else self._options
+        masks = None if options.masks is None else (*(None,) * num_scored, *options.masks)
+        # One number for both kinds of output; ``score`` and ``take`` cut what is too much.
+        most = max(self._scored_top or 0, options.logprobs or 0)
+        targets = tuple(self.tokens[start + 1 : start + 1 + num_scored])
+        return replace(options, targets=targets, masks=masks, logprobs=most)
+
+    def score(self, start: int, num_scored: int, outputs: RowOutputs) -> RowOutputs:
+        """See EngineSequence. A prompt that is computed again after a preemption is scored once."""
+        assert outputs.logprobs is not None
+        assert self._scored_top is not None
+        known = len(self._prompt_logprobs)
+        new = outputs.logprobs[:num_scored][max(0, known - start) :]
+        self._prompt_logprobs += [replace(one, top=one.top[: self._scored_top]) for one in new]
+        if len(self._prompt_logprobs) == self.counters.num_prompt - 1:
+            self.counters.scored = False
+        logprobs = None
+        if self._options.logprobs is not None:
+            own = self._options.logprobs
+            logprobs = tuple(replace(one, top=one.top[:own]) for one in outputs.logprobs[num_scored:])
+        return RowOutputs(tokens=outputs.tokens[num_scored:], logprobs=logprobs)
+
+    def _scores(self) -> tuple[TokenLogprob, ...] | None:
+        """The prompt's log-probabilities, once, with the first delta."""
+        if self._scored_top is None or self.num_output or self._scores_said:
+            return None
+        self._scores_said = True
+        return tuple(self._prompt_logprobs)
+
     def _output(self) -> list[int]:
         return self.tokens[self.counters.num_prompt :]
 
@@ -208,6 +251,7 @@ class GeneratedSequence(EngineSequence):
         kept = self._cut(self._keep(drawn))
         if not all(allows(mask, token) for mask, token in zip(self._masks, drawn, strict=False)):
             return self.ended(FinishReason.ERROR, NOTHING_ALLOWED)
+        scores = self._scores()
         end = () if kept.stop_token is None else (kept.stop_token,)
         for token in (*kept.tokens, *end):
             self.tokens.append(token)
@@ -218,6 +262,7 @@ class GeneratedSequence(EngineSequence):
             choice=self.choice,
             tokens=kept.tokens,
             logprobs=None if logprobs is None else tuple(logprobs[: len(kept.tokens)]),
+            prompt_logprobs=scores,
             finish_reason=kept.finish_reason,
             stop_token=kept.stop_token,
             num_output_tokens=self.num_output,

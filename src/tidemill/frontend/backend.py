@@ -6,7 +6,8 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import ModelNotFound, TidemillError
@@ -16,12 +17,14 @@ from tidemill.core.protocols import TokenEngine
 from tidemill.core.requests import (
     AnyRequest,
     ChatRequest,
+    CompletionRequest,
     DetokenizeRequest,
     EmbeddingRequest,
     GenerationRequest,
     TemplateRequest,
     TokenizeRequest,
 )
+from tidemill.core.step import TokenLogprob
 from tidemill.core.tokens import EngineInfo
 from tidemill.core.version import __version__
 from tidemill.engine.admission import check_generates
@@ -30,6 +33,7 @@ from tidemill.frontend.generation import Generation
 from tidemill.frontend.merge import close_iterator
 from tidemill.frontend.payloads import ChatPayloads, CompletionPayloads, Heading, Payloads, WholeChoice
 from tidemill.frontend.prepare import Preparer
+from tidemill.frontend.prompt_scores import PromptScores
 from tidemill.frontend.text import Text
 from tidemill.frontend.text_answers import TextAnswers
 
@@ -95,12 +99,16 @@ class LocalBackend:
             clock=self._clock,
         )
         payloads = self._payloads(request)
-        prefixes = [prompt.prefix for prompt in prompts for _ in range(request.sampling.n)]
+        starts = [
+            _Start(prefix=prompt.prefix, prompt=prompt.request.prompt, text=self._text)
+            for prompt in prompts
+            for _ in range(request.sampling.n)
+        ]
         await generation.start()
         if request.stream:
-            chunks = _chunks(generation, payloads, prefixes, include_usage=request.include_usage)
+            chunks = _chunks(generation, payloads, starts, include_usage=request.include_usage)
             return Reply(status=200, streamed=True, events=_Events(chunks, generation.close))
-        body = await _body(generation, payloads, prefixes)
+        body = await _body(generation, payloads, starts)
         return Reply(status=200, events=_Events(_once(body), generation.close))
 
     def _payloads(self, request: GenerationRequest) -> Payloads:
@@ -110,8 +118,10 @@ class LocalBackend:
             created=int(self._wall_time()),
             model=request.model,
             fingerprint=self._fingerprint,
-            logprobs=request.sampling.logprobs is not None,
+            logprobs=request.sampling.logprobs,
             include_usage=request.stream and request.include_usage,
+            echo_logprobs=isinstance(request, CompletionRequest) and request.echo,
+            prompt_logprobs=request.prompt_logprobs,
         )
         return ChatPayloads(heading, self._text) if chat else CompletionPayloads(heading, self._text)
 
@@ -139,28 +149,47 @@ async def _once(event: Event) -> AsyncIterator[Event]:
     yield event
 
 
-async def _body(generation: Generation, payloads: Payloads, prefixes: list[str]) -> Event:
-    choices = [WholeChoice(prefix=prefix) for prefix in prefixes]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """What stands before a choice's text."""
+
+    prefix: str
+    """The prompt's text, where it is to be repeated."""
+    prompt: Sequence[int]
+    text: Text
+
+    def scores(self, logprobs: Sequence[TokenLogprob]) -> PromptScores:
+        return PromptScores(self.prompt, logprobs, self.text)
+
+
+async def _body(generation: Generation, payloads: Payloads, starts: Sequence[_Start]) -> Event:
+    choices = [WholeChoice(prefix=start.prefix) for start in starts]
     try:
         async for index, delta in generation.deltas():
             choices[index].add(delta)
+            if delta.prompt is not None:
+                choices[index].scores = starts[index].scores(delta.prompt)
     finally:
         await generation.close()
     return Event(payload=payloads.body(choices, generation.usage))
 
 
 async def _chunks(
-    generation: Generation, payloads: Payloads, prefixes: list[str], *, include_usage: bool
+    generation: Generation, payloads: Payloads, starts: Sequence[_Start], *, include_usage: bool
 ) -> AsyncIterator[Event]:
     """The chunks of a stream, then the end marker; trouble on the way is one error event before it."""
     try:
-        for index, prefix in enumerate(prefixes):
-            opening = payloads.opening(index, prefix)
-            if opening is not None:
-                yield Event(payload=opening)
+        if not generation.scores_prompts:
+            for index, start in enumerate(starts):
+                opening = payloads.opening(index, start.prefix)
+                if opening is not None:
+                    yield Event(payload=opening)
         async for index, delta in generation.deltas():
+            start = starts[index]
+            if delta.prompt is not None:
+                yield Event(payload=payloads.echo(index, start.prefix, start.scores(delta.prompt)))
             if delta.text or delta.tokens:
-                yield Event(payload=payloads.piece(index, delta))
+                yield Event(payload=payloads.piece(index, delta, start.prefix))
             if delta.finish is not None:
                 yield Event(payload=payloads.finish(index, delta.finish))
         if include_usage:

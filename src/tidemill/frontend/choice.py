@@ -39,6 +39,8 @@ class TextDelta:
     tokens: tuple[PlacedToken, ...] = ()
     """Where log-probabilities are on: the tokens of ``text``, no earlier and no later than the text itself."""
     finish: FinishReason | None = None
+    prompt: tuple[TokenLogprob, ...] | None = None
+    """With the first delta: the log-probabilities of the prompt's tokens but the first, where they were asked for."""
 
 
 class ChoiceText:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tidemill.core.clock import Clock
@@ -58,6 +59,11 @@ class Generation:
         self._unfinished = FinishReason.ABORT  # why choices without an end of their own ended
         self._stream: AsyncIterator[TokenDelta] = merge([engine.generate(request) for request in requests])
         self._first: TokenDelta | None = None
+
+    @property
+    def scores_prompts(self) -> bool:
+        """True if each choice's first delta has the log-probabilities of its prompt."""
+        return self._requests[0].sampling.prompt_logprobs is not None
 
     @property
     def usage(self) -> Usage:
@@ -128,6 +134,8 @@ class Generation:
             self._recorder.add(FINISHED_CHOICES, reason=str(shown.finish))
             if delta.finish_reason is None:
                 self._engine.abort(delta.request_id, delta.choice)
+        if delta.prompt_logprobs is not None:
+            shown = replace(shown, prompt=delta.prompt_logprobs)
         return (IndexedDelta(index, shown),)
 
     def _check(self, delta: TokenDelta) -> None:

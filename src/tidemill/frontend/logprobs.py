@@ -28,17 +28,18 @@ def _chat_token(token: int, logprob: float, text: Text) -> dict[str, Any]:
     return {"token": text.token_text(token), "logprob": _finite(logprob), "bytes": list(text.token_bytes(token))}
 
 
-def completion_logprobs(tokens: Sequence[PlacedToken], text: Text) -> dict[str, Any]:
+def completion_logprobs(tokens: Sequence[PlacedToken], text: Text, *, offset: int = 0) -> dict[str, Any]:
     """``{"tokens", "token_logprobs", "top_logprobs", "text_offset"}``: four lists of one length.
 
     ``top_logprobs`` holds the most likely tokens and always the generated one. A token that is no whole character is
-    written as ``bytes:\\xf0\\x9f``, so that different tokens stay different keys.
+    written as ``bytes:\\xf0\\x9f``, so that different tokens stay different keys. ``offset``: characters
+    before the text of these tokens.
     """
     return {
         "tokens": [_key(placed.logprob.token, text) for placed in tokens],
         "token_logprobs": [_finite(placed.logprob.logprob) for placed in tokens],
         "top_logprobs": [_top(placed, text) for placed in tokens],
-        "text_offset": [placed.start for placed in tokens],
+        "text_offset": [offset + placed.start for placed in tokens],
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from tidemill.core.tokens import FinishReason
 from tidemill.frontend.choice import PlacedToken, TextDelta
 from tidemill.frontend.logprobs import chat_logprobs, completion_logprobs
+from tidemill.frontend.prompt_scores import PromptScores
 from tidemill.frontend.text import Text
 
 __all__ = ["ChatPayloads", "CompletionPayloads", "Heading", "Payloads", "Usage", "WholeChoice"]
@@ -39,6 +40,8 @@ class WholeChoice:
 
     prefix: str = ""
     """Text before the generated one (echo)."""
+    scores: PromptScores | None = None
+    """Of the prompt, where they were asked for."""
     parts: list[str] = field(default_factory=list)
     tokens: list[PlacedToken] = field(default_factory=list)
     finish: FinishReason | None = None
@@ -64,8 +67,13 @@ class Heading:
     """Unix time in whole seconds."""
     model: str
     fingerprint: str
-    logprobs: bool
+    logprobs: int | None
+    """How many most likely tokens come with each log-probability; None: there are none."""
     include_usage: bool
+    echo_logprobs: bool = False
+    """Log-probabilities begin with those of the prompt."""
+    prompt_logprobs: int | None = None
+    """Like logprobs, of the prompt in a list of its own."""
 
 
 class Payloads(Protocol):
@@ -75,8 +83,12 @@ class Payloads(Protocol):
         """The chunk that comes before a choice's first text, if the shape has one."""
         ...
 
-    def piece(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        """The chunk with some text of a choice."""
+    def echo(self, index: int, prefix: str, scores: PromptScores) -> dict[str, Any]:
+        """The chunk that repeats the prompt with its log-probabilities."""
+        ...
+
+    def piece(self, index: int, delta: TextDelta, prefix: str = "") -> dict[str, Any]:
+        """The chunk with some text of a choice, behind the prefix."""
         ...
 
     def finish(self, index: int, reason: FinishReason) -> dict[str, Any]:
@@ -104,7 +116,10 @@ class ChatPayloads:
         assert not prefix
         return self._chunk(index, {"role": "assistant", "content": ""}, None, None)
 
-    def piece(self, index: int, delta: TextDelta) -> dict[str, Any]:
+    def echo(self, index: int, prefix: str, scores: PromptScores) -> dict[str, Any]:  # noqa: ARG002
+        raise AssertionError("a conversation is not repeated")
+
+    def piece(self, index: int, delta: TextDelta, prefix: str = "") -> dict[str, Any]:  # noqa: ARG002
         return self._chunk(index, {"content": delta.text}, self._logprobs(delta.tokens), None)
 
     def finish(self, index: int, reason: FinishReason) -> dict[str, Any]:
@@ -123,7 +138,8 @@ class ChatPayloads:
             }
             for index, choice in enumerate(choices)
         ]
-        return {**_head(self._heading, "chat.completion"), "choices": listed, "usage": usage.as_dict()}
+        body = {**_head(self._heading, "chat.completion"), "choices": listed, "usage": usage.as_dict()}
+        return body | _prompt_logprobs(choices[0], self._heading)
 
     def _chunk(
         self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None, finish: str | None
@@ -132,7 +148,7 @@ class ChatPayloads:
         return {**_head(self._heading, "chat.completion.chunk"), "choices": [choice], **_no_usage(self._heading)}
 
     def _logprobs(self, tokens: Sequence[PlacedToken]) -> dict[str, Any] | None:
-        return chat_logprobs(tokens, self._text) if self._heading.logprobs else None
+        return chat_logprobs(tokens, self._text) if self._heading.logprobs is not None else None
 
 
 class CompletionPayloads:
@@ -146,8 +162,11 @@ class CompletionPayloads:
         """The prompt, where it is to be repeated."""
         return self._chunk(index, prefix, None, None) if prefix else None
 
-    def piece(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        return self._chunk(index, delta.text, self._logprobs(delta.tokens), None)
+    def echo(self, index: int, prefix: str, scores: PromptScores) -> dict[str, Any]:
+        return self._chunk(index, prefix, scores.echoed(self._heading.logprobs or 0), None)
+
+    def piece(self, index: int, delta: TextDelta, prefix: str = "") -> dict[str, Any]:
+        return self._chunk(index, delta.text, self._logprobs(delta.tokens, prefix), None)
 
     def finish(self, index: int, reason: FinishReason) -> dict[str, Any]:
         return self._chunk(index, "", None, str(reason))
@@ -157,7 +176,8 @@ class CompletionPayloads:
 
     def body(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
         listed = [
-            self._choice(index, choice.text, self._logprobs(choice.tokens), str(choice.finish))
+            self._choice(index, choice.text, self._whole_logprobs(choice), str(choice.finish))
+            | _prompt_logprobs(choice, self._heading)
             for index, choice in enumerate(choices)
         ]
         return {**_head(self._heading, "text_completion"), "choices": listed, "usage": usage.as_dict()}
@@ -170,8 +190,17 @@ class CompletionPayloads:
     def _choice(index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
-    def _logprobs(self, tokens: Sequence[PlacedToken]) -> dict[str, Any] | None:
-        return completion_logprobs(tokens, self._text) if self._heading.logprobs else None
+    def _whole_logprobs(self, choice: WholeChoice) -> dict[str, Any] | None:
+        own = self._logprobs(choice.tokens, choice.prefix)
+        if own is None or choice.scores is None or not self._heading.echo_logprobs:
+            return own
+        before = choice.scores.echoed(self._heading.logprobs or 0)
+        return {name: before[name] + own[name] for name in own}
+
+    def _logprobs(self, tokens: Sequence[PlacedToken], prefix: str) -> dict[str, Any] | None:
+        if self._heading.logprobs is None:
+            return None
+        return completion_logprobs(tokens, self._text, offset=len(prefix))
 
 
 def _head(heading: Heading, kind: str) -> dict[str, Any]:
@@ -182,6 +211,12 @@ def _head(heading: Heading, kind: str) -> dict[str, Any]:
         "model": heading.model,
         "system_fingerprint": heading.fingerprint,
     }
+
+
+def _prompt_logprobs(choice: WholeChoice, heading: Heading) -> dict[str, Any]:
+    if heading.prompt_logprobs is None or choice.scores is None:
+        return {}
+    return {"prompt_logprobs": choice.scores.by_id(heading.prompt_logprobs)}
 
 
 def _no_usage(heading: Heading) -> dict[str, Any]:

@@ -74,7 +74,14 @@ class Share:
     start: int
     num_tokens: int
     num_outputs: int
-    """Positions to draw from: the newest token's and those of the proposals behind it that got into the step."""
+    """The last so many positions are outputs: those that score the prompt, and those to draw from."""
+    num_scored: int = 0
+    """How many of the outputs, the first ones, say how likely the prompt's next token is."""
+
+    @property
+    def num_drawn(self) -> int:
+        """Positions to draw from: the newest token's and those of the proposals behind it that got into the step."""
+        return self.num_outputs - self.num_scored
 
     @property
     def end(self) -> int:
@@ -243,6 +250,8 @@ class Scheduler:
         if self._config.prefix_cache_ttl:
             self._space.expire(self._clock.now(), self._config.prefix_cache_ttl)
         planner = _Planner(self._config.max_step_tokens, len(self._space.pools))
+        # Memory is planned for as many outputs as sequences may run.
+        planner.scores = max(1, self._config.max_running - len(self._running))
         if self._padding is not None:
             self._padding.end_step()
         self._end_exhausted(planner)
@@ -267,8 +276,8 @@ class Scheduler:
             self._let_go(sequence)
             self._end_batch()
             return False
-        assert (accepted > 0) == (share.num_outputs > 0), f"{accepted} of {share.num_outputs} outputs accepted"
-        assert accepted <= share.num_outputs, f"{accepted} of {share.num_outputs} outputs accepted"
+        assert (accepted > 0) == (share.num_drawn > 0), f"{accepted} of {share.num_drawn} tokens accepted"
+        assert accepted <= share.num_drawn, f"{accepted} of {share.num_drawn} tokens accepted"
         before = sequence.num_computed
         sequence.num_computed = sequence.num_tokens + accepted - 1 if accepted else share.end
         sequence.num_tokens += accepted
@@ -467,7 +476,8 @@ class Scheduler:
         (even above the budget where no other prompt is in the step)."""
         pending = sequence.num_pending
         if self._config.chunked_prefill:
-            return min(pending, planner.budget)
+            budget = min(planner.budget, planner.scores) if sequence.scored else planner.budget
+            return min(pending, budget)
         if pending <= planner.budget or (planner.budget > 0 and not planner.has_prompt):
             return pending
         return 0
@@ -495,8 +505,11 @@ class Scheduler:
             return
         start = sequence.num_computed
         count = min(count, sequence.num_pending)
-        outputs = max(0, start + count - sequence.num_tokens + 1)
-        planner.take(Share(sequence=sequence, start=start, num_tokens=count, num_outputs=outputs))
+        drawn = max(0, start + count - sequence.num_tokens + 1)
+        scored = max(0, min(start + count, sequence.num_prompt - 1) - start) if sequence.scored else 0
+        planner.take(
+            Share(sequence=sequence, start=start, num_tokens=count, num_outputs=scored + drawn, num_scored=scored)
+        )
 
     def _take_blocks(self, planner: _Planner, sequence: SequenceCounters, count: int) -> bool:
         """Give a running sequence the blocks for its next tokens, giving up its proposals and preempting the latest
@@ -593,6 +606,8 @@ class _Planner:
 
     def __init__(self, budget: int, groups: int) -> None:
         self.budget = budget
+        self.scores = 1
+        """Positions of prompts that may be scored."""
         self.kept = [0] * groups
         """Per group: blocks for the next tokens of running sequences that have not had their turn."""
         self._kept_by: dict[SequenceId, tuple[int, ...]] = {}
@@ -617,6 +632,7 @@ class _Planner:
     def take(self, share: Share) -> None:
         self.shares[share.sequence.id] = share
         self.budget -= share.num_tokens
+        self.scores = max(1, self.scores - share.num_scored)
         self.has_prompt = self.has_prompt or not share.sequence.caught_up
 
     def pad(self, rows: Iterable[PaddedRow]) -> None:

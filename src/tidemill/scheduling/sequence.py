@@ -55,6 +55,8 @@ class SequenceCounters:
     """Number in the order of arrival, given by the scheduler."""
     arrived: float = 0.0
     """When that was, on the scheduler's clock."""
+    scored: bool = False
+    """The tokens of the prompt are still to be scored: every position that a step computes of it is an output."""
     state: SequenceState = SequenceState.NEW
     tables: BlockTables = field(default_factory=tuple)
     keys: list[BlockKey] = field(default_factory=list)

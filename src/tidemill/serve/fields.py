@@ -48,7 +48,6 @@ NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
     "n_predict": (),
     "prediction": (),
     "priority": (0,),
-    "prompt_logprobs": (),
     "reasoning_effort": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),

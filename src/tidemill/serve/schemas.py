@@ -83,6 +83,7 @@ class _Body(BaseModel):
     stop: tuple[str, ...] = ()
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
+    prompt_logprobs: int | None = None
     min_tokens: int = 0
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] = []
@@ -128,8 +129,9 @@ class _Body(BaseModel):
                 )
         return value
 
-    def sampling(self, *, logprobs: int | None, max_tokens: int | None) -> SamplingOptions:
-        """The options of the draw; ranges that depend on the model are checked behind the backend."""
+    def sampling(self, *, logprobs: int | None, max_tokens: int | None, scored: int | None = None) -> SamplingOptions:
+        """The options of the draw; ranges that depend on the model are checked behind the backend. ``scored``: most
+        likely tokens asked for at each place of a prompt that is repeated."""
         self._check_together()
         return SamplingOptions(
             temperature=self.temperature,
@@ -149,9 +151,19 @@ class _Body(BaseModel):
             min_tokens=self.min_tokens,
             allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
             bad_words=tuple(self.bad_words),
+            prompt_logprobs=self._scores(scored),
             grammar=grammar_of({name: getattr(self, name) for name in GRAMMAR_FIELDS}),
             logprobs=logprobs,
         )
+
+    def _scores(self, scored: int | None) -> int | None:
+        """The most likely tokens at each place of the prompt that anybody asks for; None: it is not scored."""
+        if self.prompt_logprobs is not None:
+            _within("prompt_logprobs", self.prompt_logprobs)
+            if self.stream:
+                raise InvalidRequest("prompt_logprobs needs stream: false", param="prompt_logprobs")
+        asked = [count for count in (self.prompt_logprobs, scored) if count is not None]
+        return max(asked, default=None)
 
     def limit(self) -> int | None:
         """max_tokens under either of its names."""
@@ -222,6 +234,7 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         include_usage=fields.include_usage(),
         request_id=incoming.request_id,
         limit_field=fields.limit_field(),
+        prompt_logprobs=fields.prompt_logprobs,
         user=fields.user,
         tenant=incoming.tenant,
         cache_salt=fields.cache_salt,
@@ -236,18 +249,19 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
     fields = parsed(_CompletionBody, _COMPLETION_FIELDS, incoming)
     if fields.logprobs is not None:
         _within("logprobs", fields.logprobs)
-        if fields.echo:
-            raise UnsupportedParameter("echo with logprobs (scoring the prompt) is not built", param="echo")
     limit = fields.limit()
     return CompletionRequest(
         model=incoming.default_model if fields.model is None else fields.model,
         sampling=fields.sampling(
-            logprobs=fields.logprobs, max_tokens=COMPLETION_MAX_TOKENS if limit is None else limit
+            logprobs=fields.logprobs,
+            max_tokens=COMPLETION_MAX_TOKENS if limit is None else limit,
+            scored=fields.logprobs if fields.echo else None,
         ),
         stream=fields.stream,
         include_usage=fields.include_usage(),
         request_id=incoming.request_id,
         limit_field=fields.limit_field(),
+        prompt_logprobs=fields.prompt_logprobs,
         user=fields.user,
         tenant=incoming.tenant,
         cache_salt=fields.cache_salt,

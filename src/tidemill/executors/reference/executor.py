@@ -312,11 +312,14 @@ def _outputs(row: PlanRow, logits: npt.NDArray[np.float32]) -> RowOutputs:
     if options is None:
         return RowOutputs()
     first = len(row.tokens) - row.num_outputs
-    proposed = list(row.tokens[first + 1 :])
-    tokens = tuple(
-        draw(logits[j], options, proposals=proposed[:j], position=row.start + first + j + 1)
-        for j in range(row.num_outputs)
+    scored = len(options.targets)
+    proposed = list(row.tokens[first + scored + 1 :])
+    masks = options.masks or (None,) * row.num_outputs
+    drawn = (
+        draw(logits[j], options, proposals=proposed[: j - scored], position=row.start + first + j + 1, mask=masks[j])
+        for j in range(scored, row.num_outputs)
     )
+    tokens = (*options.targets, *drawn)
     if options.logprobs is None:
         return RowOutputs(tokens=tokens)
     count = options.logprobs

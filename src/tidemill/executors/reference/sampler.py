@@ -21,13 +21,15 @@ Ids = npt.NDArray[np.int64]
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def draw(logits: Logits, options: RowOptions, *, proposals: Sequence[int], position: int) -> int:
+def draw(
+    logits: Logits, options: RowOptions, *, proposals: Sequence[int], position: int, mask: bytes | None = None
+) -> int:
     """The token drawn from raw logits [vocab].
 
-    ``proposals`` are tokens assumed to follow those that the options count; ``position`` is that of the drawn token.
+    ``proposals`` are tokens assumed to follow those that the options count; ``position`` is that of the drawn token,
+    and ``mask`` says which may be.
     """
     adjusted = _adjusted(_finite(logits), options, proposals)
-    mask = options.masks[len(proposals)] if options.masks is not None else None
     if mask is not None:
         allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")[: len(logits)].astype(bool)
         if not allowed.any():
