@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.traces.made import blocks, poisson, requests, talks
@@ -31,6 +31,7 @@ def test_axes() -> None:
 
 
 @given(low=st.floats(-1e6, 1e6), span=st.floats(1e-3, 1e9), most=st.integers(2, 20))
+@settings(deadline=None)
 def test_ticks_are_few_and_inside(low: float, span: float, most: int) -> None:
     axis = Axis(low, low + span)
     ticks = axis.ticks(most)

@@ -45,7 +45,7 @@ TRACES = st.lists(rows(), min_size=1, max_size=30).map(trace_of)
 
 
 @given(trace=TRACES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_what_is_written_is_read_back_exactly(trace: Trace, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     with path.open("w", encoding="utf-8") as file:
@@ -56,6 +56,7 @@ def test_what_is_written_is_read_back_exactly(trace: Trace, tmp_path: Path) -> N
 
 
 @given(trace=TRACES, start=st.floats(0, 1e7), duration=st.floats(0, 1e7))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_window_has_the_requests_that_came_in_it(trace: Trace, start: float, duration: float) -> None:
     found = sliced(trace, start=start, duration=duration)
     inside = [row for row in trace.rows if start <= row.at < start + duration]
@@ -66,6 +67,7 @@ def test_a_window_has_the_requests_that_came_in_it(trace: Trace, start: float, d
 
 
 @given(trace=TRACES, cut=st.integers(0, 30))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_two_parts_make_the_whole(trace: Trace, cut: int) -> None:
     parts = (sliced(trace, count=cut), sliced(trace, skip=cut))
     assert [row.prompt_tokens for part in parts for row in part.rows] == [row.prompt_tokens for row in trace.rows]
@@ -84,6 +86,7 @@ def test_a_turn_whose_turn_before_is_cut_off_goes_by_its_time() -> None:
 
 
 @given(trace=TRACES, speed=st.floats(1e-3, 1e3))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_faster_trace_is_the_same_in_less_time(trace: Trace, speed: float) -> None:
     fast = scaled(trace, speed)
     for before, after in zip(trace.rows, fast.rows, strict=True):
@@ -109,6 +112,7 @@ def test_a_rate_is_that_between_first_and_last_arrival() -> None:
 
 
 @given(trace=TRACES, share=st.floats(0.01, 1.0), seed=st.integers(0, 3))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_thinning_keeps_sessions_whole(trace: Trace, share: float, seed: int) -> None:
     thin = thinned(trace, share, seed=seed)
     kept = {row.session for row in thin.rows if row.session is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.bench.traces.ceiling import prefix_hits
@@ -66,6 +66,7 @@ def test_answers_can_be_found_too() -> None:
     prompts=st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=8), min_size=1, max_size=12),
     block=st.sampled_from([1, 2, 4, 8, 16]),
 )
+@settings(deadline=None)
 def test_the_ceiling_is_that_of_a_cache_of_token_blocks(prompts: list[list[str]], block: int) -> None:
     """Against the plainest cache there is: a set of beginnings, each token spelled out."""
     size = 3
