@@ -167,7 +167,7 @@ def synth(
         typer.Option(
             "--rate",
             metavar="X",
-            help="Requests per second on average over the profile. [default: the model's, or --count over --duration]",
+            help="Requests per second on average. [default: the model's, or --count over --duration]",
         ),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Only the first N requests.")] = None,

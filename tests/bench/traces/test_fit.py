@@ -119,6 +119,10 @@ def test_as_long_as_fast_and_as_many_as_asked_for() -> None:
     both = synthesised(model, duration=50.0, count=1000)
     assert len(both.rows) == pytest.approx(1000, rel=0.1)
     assert both.rows[-1].at < 50
+    swinging = fit_model(requests(tides(4000)))  # rates of 5 to 9 in the first 50 s, below 5 in the next
+    assert len(synthesised(swinging, duration=50.0, rate=40.0).rows) == pytest.approx(2000, rel=0.1)
+    assert synthesised(swinging, count=2000, rate=40.0).rows[-1].at == pytest.approx(50, rel=0.1)
+    assert len(synthesised(swinging, duration=50.0).rows) == pytest.approx(50 * 7.5, rel=0.15)
     for wrong in ({"duration": 0.0}, {"rate": -1.0}, {"rate": float("nan")}, {"count": 0}):
         with pytest.raises(SetupError, match="is not above 0"):
             synthesised(model, **wrong)  # type: ignore[arg-type]

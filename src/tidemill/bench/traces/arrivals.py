@@ -54,6 +54,10 @@ class Arrivals:
         """Arrivals per second over the profile."""
         return float(np.mean(self.rates))
 
+    def mean_until(self, time: float) -> float:
+        """Arrivals per second from the profile's beginning to a time above 0."""
+        return float(self._operations(time)) / time
+
     def drawn(
         self, numbers: np.random.Generator, *, duration: float, scale: float = 1.0, count: int | None = None
     ) -> Floats:

@@ -35,7 +35,7 @@ def synthesised(
     """Draw a trace.
 
     ``duration`` seconds, by default as many as the model's profile; ``rate`` requests per second on average over the
-    profile, by default the model's; ``count`` the first so many requests. Of count and rate follows the time, of count
+    trace, by default the model's; ``count`` the first so many requests. Of count and rate follows the time, of count
     and duration the rate. A profile that is shorter than the trace begins anew.
     ``ticks``: arrivals are stamped by the clock of the real trace, many at once; without, they come in between.
     """
@@ -43,10 +43,9 @@ def synthesised(
         if value is not None and not (math.isfinite(value) and value > 0):
             raise SetupError(f"--{option}: {value:g} is not above 0; write a number above 0", param=option)
     numbers = np.random.default_rng(seed)
-    own = model.arrivals.mean_rate * model.per_arrival
     if rate is None and count is not None and duration is not None:
         rate = count / duration
-    scale = 1.0 if rate is None else rate / own
+    scale = 1.0 if rate is None else _scale(model, rate, duration=duration, count=count)
     if duration is None:
         duration = math.inf if count is not None else model.arrivals.span
     arrivals = model.arrivals if ticks else replace(model.arrivals, step=0.0)
@@ -54,6 +53,15 @@ def synthesised(
     rows = list(_talks(model, model.talks, times, numbers) if model.talks else _requests(model, times, numbers))
     rows = sorted((row for row in rows if row.at < duration), key=lambda row: row.at)[:count]
     return Trace(rows=tuple(rows), name=name, format="synthetic", notes=model.notes)
+
+
+def _scale(model: TraceModel, rate: float, *, duration: float | None, count: int | None) -> float:
+    """What the profile's rates are multiplied by, to have ``rate`` on average over the part of it that is used."""
+    ends = [model.arrivals.span] if duration is None and count is None else []
+    ends += [] if duration is None else [duration]
+    ends += [] if count is None else [count / rate]
+    used = model.arrivals.mean_until(min(ends)) or model.arrivals.mean_rate
+    return rate / (used * model.per_arrival)
 
 
 def _owners(model: TraceModel, number: int, numbers: np.random.Generator) -> list[tuple[str | None, int]]:
