@@ -1,6 +1,6 @@
 """What a step costs outside the executor, in the real engine loop: from the plan to text.
 
-One turn as the engine process makes it, and what the server does with its deltas, on one thread, so that every part
+One turn as the engine process makes it, without the counters that few of them send along, and what the server does with its deltas, on one thread, so that every part
 can be timed: schedule, plan, submit, collect, commit (the loop's own meter), emit (pack and parse the message),
 detokenise (text of each stream).
 """
@@ -81,7 +81,7 @@ def _measure(
     while loop.has_work and len(whole) < steps:
         begin = time.perf_counter()
         before = loop.stats().host_seconds
-        outbox = turns.turn([])
+        outbox = turns.turn([], stats=False)
         packed = time.perf_counter()
         received = parse_from_engine(frame(outbox)[4:])
         emitted = time.perf_counter()

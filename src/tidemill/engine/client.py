@@ -227,7 +227,7 @@ class ProcessEngine:
 
     def _receive(self, outbox: Outbox) -> None:
         self._last_sign = self._clock.now()
-        self._stats = outbox.stats
+        self._stats = outbox.stats or self._stats
         for reject in outbox.rejects:
             self._streams.fail(reject.request_id, reject.failure.error())
         self._streams.deliver(outbox.deltas)

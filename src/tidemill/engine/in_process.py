@@ -136,7 +136,7 @@ class InProcessEngine:
             self._events.call_soon_threadsafe(function, argument)  # type: ignore[arg-type]
 
     def _receive(self, outbox: Outbox) -> None:
-        self._stats = outbox.stats
+        self._stats = outbox.stats or self._stats
         self._last_turn = self._clock.now()
         for reject in outbox.rejects:
             self._streams.fail(reject.request_id, reject.failure.error())

@@ -417,13 +417,13 @@ class EngineLoop:
     def _take(self, sequence: EngineSequence, share: Share, outputs: RowOutputs) -> TokenDelta:
         """Take in what one sequence's outputs gave, and end the sequence if that ended it. A vector is an output that
         is no token."""
-        before = sequence.num_output
+        before = len(sequence.tokens)
         delta = sequence.take(outputs)
         if delta.finish_reason is FinishReason.ERROR:
             self._leave(sequence, FinishReason.ERROR)
             self._scheduler.commit(share, 0)
             return delta
-        accepted = sequence.num_output - before
+        accepted = len(sequence.tokens) - before
         self._meter.generation_tokens += accepted
         if self._keys is not None and sequence.root is not None:
             self._keys.extend(sequence.counters.keys, sequence.root, sequence.tokens)

@@ -22,6 +22,7 @@ from tidemill.scheduling.kv.cache import BlockKey
 __all__ = ["BlockKeys"]
 
 _BYTES = 16
+_TOKEN_BYTES = 4
 _TOKEN = "I" if array("I").itemsize == 4 else "L"
 
 
@@ -30,7 +31,8 @@ class BlockKeys:
 
     def __init__(self, block_size: int, *, secret: bytes | None = None) -> None:
         self._block_size = block_size
-        self._secret = secrets.token_bytes(32) if secret is None else secret
+        secret = secrets.token_bytes(32) if secret is None else secret
+        self._keyed = blake2b(digest_size=_BYTES, key=secret)
 
     def root(self, *parts: str) -> BlockKey:
         """The root of a chain: sequences share blocks only if they have the same one. No parts, no tenant and the
@@ -42,17 +44,26 @@ class BlockKeys:
         """Append the keys of the blocks that ``tokens`` (ids below 2**32, from the first one on) fill and ``keys``
         has not got yet."""
         size = self._block_size
-        for index in range(len(keys), len(tokens) // size):
-            parent = keys[-1] if keys else root
-            keys.append(self._key(parent, tokens[index * size : (index + 1) * size]))
+        first, end = len(keys), len(tokens) // size
+        if first >= end:
+            return
+        data = _packed(tokens[first * size : end * size])
+        step = size * _TOKEN_BYTES
+        parent = keys[-1] if keys else root
+        for at in range(0, len(data), step):
+            parent = BlockKey(self._hash(parent) + data[at : at + step])
+            keys.append(parent)
 
     def tail(self, keys: Sequence[BlockKey], root: BlockKey, tokens: Sequence[int]) -> BlockKey | None:
         """The key of the tokens behind those of the keys, which do not fill a block; None if there are none."""
         rest = tokens[len(keys) * self._block_size :]
-        return self._key(keys[-1] if keys else root, rest) if rest else None
-
-    def _key(self, parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
-        return BlockKey(self._hash(parent) + array(_TOKEN, tokens).tobytes())
+        return BlockKey(self._hash(keys[-1] if keys else root) + _packed(rest)) if rest else None
 
     def _hash(self, data: bytes) -> BlockKey:
-        return BlockKey(blake2b(data, digest_size=_BYTES, key=self._secret).digest())
+        hasher = self._keyed.copy()
+        hasher.update(data)
+        return BlockKey(hasher.digest())
+
+
+def _packed(tokens: Sequence[int]) -> bytes:
+    return array(_TOKEN, tokens).tobytes()

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from tidemill.core.config import EngineConfig
 from tidemill.engine.loop import EngineLoop
-from tidemill.engine.turn import Turns
+from tidemill.engine.turn import STATS_SECONDS, Turns
 from tidemill.engine.wire import Channel, Failure, Inbox, Start, Started, StartFailed
 
 __all__ = ["GRACE_SECONDS", "HEARTBEAT_SECONDS", "LoopFactory", "find_factory", "main", "serve"]
@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG = 1
 
 def serve(loop: EngineLoop, channel: Channel) -> None:
     """Turn until the other side hangs up. What the loop raises is raised."""
-    turns = Turns(loop)
+    turns, due = Turns(loop), 0.0
     while True:
         pause = turns.pause
         messages = channel.receive(HEARTBEAT_SECONDS if pause is None else min(pause, HEARTBEAT_SECONDS))
@@ -47,8 +47,10 @@ def serve(loop: EngineLoop, channel: Channel) -> None:
             turns.close()
             return
         commands = [command for message in messages if isinstance(message, Inbox) for command in message.commands]
-        outbox = turns.turn(commands)
+        outbox = turns.turn(commands, stats=time.perf_counter() >= due)
         begin = time.perf_counter()
+        if outbox.stats is not None:
+            due = begin + STATS_SECONDS
         channel.send(outbox)
         if outbox.deltas:
             loop.emitted(time.perf_counter() - begin)

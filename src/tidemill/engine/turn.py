@@ -10,7 +10,10 @@ from tidemill.engine.gate import GATE_SECONDS, Gate
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.wire import Abort, Command, Failure, Outbox, Reject, ResetCache
 
-__all__ = ["Turns"]
+__all__ = ["STATS_SECONDS", "Turns"]
+
+STATS_SECONDS = 0.05
+"""A snapshot of the counters goes along this often while there is work, and always when there is none."""
 
 
 class Turns:
@@ -30,9 +33,9 @@ class Turns:
         idle = self._loop.idle_seconds
         return idle if gate is None else min(gate, idle)
 
-    def turn(self, commands: Iterable[Command]) -> Outbox:
+    def turn(self, commands: Iterable[Command], *, stats: bool = True) -> Outbox:
         """Apply the commands in their order, then run one step. A request that is refused is a Reject, not an error;
-        what ``step`` raises is raised."""
+        what ``step`` raises is raised. ``stats``: take a snapshot also while there is work left."""
         for command in commands:
             if isinstance(command, Abort):
                 if command.choice is not None or not self._gate.drop(command.request_id):
@@ -44,7 +47,9 @@ class Turns:
         for request, error in self._gate.open():
             self._enter(request, error)
         rejects, self._rejects = self._rejects, []
-        return Outbox(deltas=self._loop.step(), rejects=rejects, stats=self._loop.stats())
+        deltas = self._loop.step()
+        due = stats or not self._loop.has_work
+        return Outbox(deltas=deltas, rejects=rejects, stats=self._loop.stats() if due else None)
 
     def close(self) -> None:
         """End what runs beside the loop."""

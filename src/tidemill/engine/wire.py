@@ -143,7 +143,8 @@ class Outbox(msgspec.Struct, frozen=True, tag="outbox"):
 
     deltas: Sequence[TokenDelta]
     rejects: Sequence[Reject]
-    stats: EngineStats
+    stats: EngineStats | None
+    """None: the latest ones stand."""
 
 
 FromEngine = Started | StartFailed | Outbox

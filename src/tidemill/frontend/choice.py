@@ -53,7 +53,8 @@ class ChoiceText:
         self._matcher = StopMatcher(stops) if stops else None
         self._length = 0  # characters detokenised
         self._shown = 0  # characters released
-        self._starts: list[int] = []  # per token: characters before it
+        self._count = 0
+        self._starts: list[int] = []  # per token: characters before it; kept where a stop string may cut
         self._held: list[PlacedToken] = []  # tokens whose text is not released yet
         self._end_tokens = 0
         self.finish: FinishReason | None = None
@@ -61,10 +62,12 @@ class ChoiceText:
     @property
     def num_tokens(self) -> int:
         """Tokens of the answer so far; after the end: those of the text, plus the end token if one ended it."""
-        return len(self._starts) + self._end_tokens
+        return self._count + self._end_tokens
 
     def push(self, delta: TokenDelta) -> TextDelta:
         """Add a delta's tokens; after ``finish`` is set, call no more."""
+        if self._matcher is None and delta.logprobs is None:
+            return self._plain(delta)
         shown: list[str] = []
         logprobs: Sequence[TokenLogprob | None] = delta.logprobs or (None,) * len(delta.tokens)
         for token, logprob in zip(delta.tokens, logprobs, strict=True):
@@ -81,7 +84,21 @@ class ChoiceText:
         self.finish = delta.finish_reason
         return TextDelta(text="".join(shown), tokens=self._release(None), finish=self.finish)
 
+    def _plain(self, delta: TokenDelta) -> TextDelta:
+        """Where nothing can cut the text and no token is shown with its place: the text, and how many tokens."""
+        self._count += len(delta.tokens)
+        text = self._detokenizer.push(delta.tokens)
+        if delta.finish_reason is not None:
+            text += self._detokenizer.flush()
+            self._end_tokens = int(delta.stop_token is not None)
+            self.finish = delta.finish_reason
+        self._length += len(text)
+        self._shown = self._length
+        tokens = self._release(None if self.finish else self._shown) if self._held else ()
+        return TextDelta(text=text, tokens=tokens, finish=self.finish)
+
     def _place(self, logprob: TokenLogprob | None) -> None:
+        self._count += 1
         self._starts.append(self._length)
         if logprob is not None:
             self._held.append(PlacedToken(logprob=logprob, start=self._length))
@@ -104,6 +121,7 @@ class ChoiceText:
         """The text ends at what has been shown: tokens that begin later are not part of the answer."""
         while self._starts and self._starts[-1] >= self._shown:
             self._starts.pop()
+            self._count -= 1
         self.finish = reason
         tokens = self._release(self._shown)
         self._held.clear()

@@ -143,7 +143,15 @@ class KvSpace:
 
     def grow(self, tables: BlockTables, num_tokens: int) -> bool:
         """Extend the tables to hold ``num_tokens`` tokens; False (and nothing changes) if blocks are short."""
+        if self._holds(tables, num_tokens):  # so it is in most steps of most sequences
+            return True
         return self.extend(tables, self.missing(tables, num_tokens))
+
+    def _holds(self, tables: BlockTables, num_tokens: int) -> bool:
+        for layout, table in zip(self._layouts, tables, strict=True):
+            if len(table) * layout.block_size < num_tokens:
+                return False
+        return True
 
     def extend(self, tables: BlockTables, counts: Sequence[int]) -> bool:
         """Append so many blocks to each table; False (and nothing changes) if blocks are short."""
