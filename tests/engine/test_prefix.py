@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import blake2b
 
 import pytest
 from hypothesis import given, settings
@@ -279,6 +280,22 @@ def test_the_tokens_of_a_block_and_all_before_them_make_its_key() -> None:
         other: list[bytes] = []
         keys.extend(other, root, changed)  # type: ignore[arg-type]
         assert [a == b for a, b in zip(chain, other, strict=True)] == [index < position // 4 for index in range(3)]
+
+
+def test_keys_made_at_once_are_those_made_one_by_one() -> None:
+    """And each is what the module says: a keyed hash of the key before it, and the tokens in four bytes each."""
+    keys, ids = BlockKeys(4, secret=b"s"), list(range(1000, 1019))
+    root = keys.root("tenant")
+    at_once, slowly = [], []
+    keys.extend(at_once, root, ids)
+    for end in range(len(ids) + 1):
+        keys.extend(slowly, root, ids[:end])
+    assert at_once == slowly
+    before = root
+    for key, begin in zip(at_once, range(0, 16, 4), strict=True):
+        digest = blake2b(before, digest_size=16, key=b"s").digest()
+        assert key == digest + b"".join(token.to_bytes(4, "little") for token in ids[begin : begin + 4])
+        before = key
 
 
 def test_roots_and_secrets_keep_chains_apart() -> None:

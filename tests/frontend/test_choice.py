@@ -21,6 +21,7 @@ def _run(
     end: FinishReason = FinishReason.STOP,
     per_delta: int = 1,
     min_tokens: int = 0,
+    logprobs: bool = True,
 ) -> tuple[ChoiceText, list[TextDelta]]:
     """Push pieces as tokens, ``per_delta`` at a time; the last delta carries the end, as a length limit does."""
     text = ToyText(pieces)
@@ -36,7 +37,7 @@ def _run(
                     request_id="r",
                     choice=0,
                     tokens=group,
-                    logprobs=tuple(TokenLogprob(token=i, logprob=-1.0) for i in group),
+                    logprobs=tuple(TokenLogprob(token=i, logprob=-1.0) for i in group) if logprobs else None,
                     finish_reason=end if last else None,
                     stop_token=END if last and end is FinishReason.STOP else None,
                 )
@@ -144,3 +145,19 @@ def test_pieces_make_no_difference_to_the_answer(pieces, stops, per_delta):
 def test_stop_strings_are_looked_for_behind_the_least_number_of_tokens(per_delta: int) -> None:
     pieces = ["a.", "b.", "c.", "d.", "e."]
     assert _text(_run(pieces, ["."], min_tokens=3, per_delta=per_delta)[1]) == "a.b.c.d"
+
+
+@given(
+    pieces=st.lists(st.sampled_from(["a", " b", "\u00e9\u00e9", "\n", b"\xf0\x9f", b"\x98\x80", b"\xff"]), min_size=1),
+    per_delta=st.integers(1, 4),
+    end=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
+)
+def test_without_stop_strings_and_log_probabilities_the_answer_is_the_same(
+    pieces: list[str | bytes], per_delta: int, end: FinishReason
+) -> None:
+    """The short way and the long one."""
+    whole, expected = _run(pieces, ["never there"], end=end, per_delta=per_delta)
+    plain, out = _run(pieces, end=end, per_delta=per_delta, logprobs=False)
+    assert _text(out) == _text(expected)
+    assert (plain.num_tokens, plain.finish) == (whole.num_tokens, whole.finish)
+    assert _tokens(out) == 0

@@ -244,7 +244,10 @@ class GeneratedSequence(EngineSequence):
 
     def take(self, outputs: RowOutputs) -> TokenDelta:
         """Resolve what was drawn against what was proposed, and append it."""
-        return self.accept(resolve(self.proposed[: len(outputs.tokens) - 1], outputs.tokens), outputs.logprobs)
+        drawn = outputs.tokens
+        if len(drawn) > 1:
+            drawn = resolve(self.proposed[: len(drawn) - 1], drawn)
+        return self.accept(drawn, outputs.logprobs)
 
     def accept(self, drawn: Sequence[int], logprobs: Sequence[TokenLogprob] | None) -> TokenDelta:
         """Append what a step drew, up to an end token or the length, and say it in a delta."""
