@@ -54,9 +54,10 @@ def test_what_the_pages_show_of_a_server(smollm2_path: Path, tmp_path: Path) -> 
 def test_the_benchmark_prints_its_figures_as_json(smollm2_path: Path, tmp_path: Path) -> None:
     bench = EXAMPLES.parent / "benchmarks" / "serve_bench.py"
     with serving(smollm2_path, tmp_path / "log", "--max-model-len", "512") as server:
-        load = ["--requests", "4", "--concurrency", "2", "--max-tokens", "8", "--model", "m"]
+        load = ["--requests", "4", "--concurrency", "2", "--output-tokens", "8", "--model", "m"]
         figures = json.loads(run(bench, "--url", f"{server.url}/v1", *load).splitlines()[-1])
-    assert (figures["requests"], figures["failed"]) == (4, 0)
-    assert figures["output_tokens"] == 4 * 8
+    assert (figures["requests"]["ok"], figures["requests"]["failed"]) == (4, 0)
+    assert (figures["tokens"]["prompt"], figures["tokens"]["output"]) == (4 * 64, 4 * 8)
+    assert figures["tokens"]["prompts_of_planned_length"] == 4
     assert figures["ttft_ms"]["samples"] == 4
     assert 0 < figures["ttft_ms"]["p50"] <= figures["ttft_ms"]["p99"]
