@@ -176,7 +176,7 @@ def make_loop(
     space = KvSpace([KvGroupSpace(num_blocks=num_blocks, block_size=block_size)] * groups)
     return EngineLoop(
         executor=executor,
-        scheduler=Scheduler(SchedulerConfig(**scheduler), space, copies=copies),  # type: ignore[arg-type]
+        scheduler=Scheduler(SchedulerConfig(**scheduler), space, clock=clock, copies=copies),  # type: ignore[arg-type]
         info=EngineInfo(
             model="hash",
             vocab_size=VOCAB,

@@ -209,6 +209,16 @@ def test_tenants_and_salts_share_nothing(other: dict[str, str]) -> None:
     assert cached(run(loop, mine)) == {("r", 0): 99}
 
 
+def test_blocks_expire_while_nothing_runs() -> None:
+    clock = ManualClock()
+    loop = make_loop(clock=clock, prefix_cache_ttl=60.0)
+    run(loop, request("r", SYSTEM, max_tokens=1))
+    clock.advance(59.0)
+    assert (loop.step(), loop.stats().kv_blocks_cached) == ([], 7)
+    clock.advance(2.0)
+    assert (loop.step(), loop.stats().kv_blocks_cached, loop.stats().kv_blocks_free) == ([], 0, 64)
+
+
 def test_a_reset_forgets_everything() -> None:
     loop = make_loop()
     run(loop, request("r", SYSTEM, max_tokens=1))

@@ -214,6 +214,17 @@ def test_a_cleared_cache_gives_nothing_of_before_to_anybody() -> None:
     assert balance(one) == (18, 0, 2)
 
 
+def test_slots_without_a_token_are_those_behind_the_computed_tokens() -> None:
+    one = scheduler(20)
+    assert one.kv_fragmentation == 0.0
+    add(one, "aaaabbbbcc", "aaaabbbbdd")
+    step(one)
+    step(one)
+    held = 4 * sum(balance.held for balance in one.space.balances())
+    assert (held, [each.num_computed for each in one.running]) == (16, [11, 10])  # the first two blocks are shared
+    assert one.kv_fragmentation == (1 + 2) / 16
+
+
 def test_blocks_that_nobody_uses_expire() -> None:
     clock = ManualClock()
     one = scheduler(20, clock=clock, prefix_cache_ttl=60.0)

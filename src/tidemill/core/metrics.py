@@ -156,6 +156,9 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
         "KV blocks that nobody holds and that are kept for prompts that begin alike",
     ),
     "kv_block_size": _engine("kv_block_size_tokens", MetricKind.GAUGE, "Tokens per KV block"),
+    "kv_fragmentation": _engine(
+        "kv_fragmentation", MetricKind.GAUGE, "Part of the token slots in held KV blocks that hold no token"
+    ),
     "prompt_tokens_total": _engine(
         "prompt_tokens_total", MetricKind.COUNTER, "Prompt tokens computed, recomputation after preemption included"
     ),

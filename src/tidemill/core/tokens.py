@@ -124,6 +124,8 @@ class EngineStats:
     kv_blocks_held: int = 0
     kv_blocks_cached: int = 0
     kv_block_size: int = 0
+    kv_fragmentation: float = 0.0
+    """Part of the slots in held blocks that have no token."""
     prompt_tokens_total: int = 0
     """Prompt tokens computed, recomputation after preemption included."""
     generation_tokens_total: int = 0

@@ -141,6 +141,7 @@ class EngineLoop:
             kv_blocks_held=sum(balance.held for balance in balances),
             kv_blocks_cached=sum(balance.cached for balance in balances),
             kv_block_size=self._scheduler.space.block_size,
+            kv_fragmentation=self._scheduler.kv_fragmentation,
             prompt_tokens_total=meter.prompt_tokens,
             generation_tokens_total=meter.generation_tokens,
             padding_tokens_total=meter.padding_tokens,
@@ -188,6 +189,7 @@ class EngineLoop:
         """Run one step and return what it gave; without work it returns nothing at once. Raises the executor's error
         after MAX_FAILURES failed steps in a row: the loop is then of no further use."""
         if not self._sequences or self._scheduler.idle_seconds > 0:
+            self._scheduler.expire()
             return []
         begin = self._meter.begin()
         self._propose()

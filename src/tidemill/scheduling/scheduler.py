@@ -247,8 +247,7 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """Plan the next step and take its blocks. The shares are in flight until each has been committed."""
         assert not self._in_flight, "the previous step has not been committed"
-        if self._config.prefix_cache_ttl:
-            self._space.expire(self._clock.now(), self._config.prefix_cache_ttl)
+        self.expire()
         planner = _Planner(self._config.max_step_tokens, len(self._space.pools))
         # Memory is planned for as many outputs as sequences may run.
         planner.scores = max(1, self._config.max_running - len(self._running))
@@ -301,6 +300,22 @@ class Scheduler:
         elif sequence.state is not SequenceState.GONE:
             self._let_go(sequence)
         self._end_batch()
+
+    def expire(self) -> None:
+        """Free the cached blocks whose time is over. Each step does; whoever has none to run calls it now and then."""
+        if self._config.prefix_cache_ttl:
+            self._space.expire(self._clock.now(), self._config.prefix_cache_ttl)
+
+    @property
+    def kv_fragmentation(self) -> float:
+        """Part of the slots in held blocks that have no token: those behind the computed tokens of each sequence. Such
+        a block has one holder, so every slot counts once. 0 where nothing is held."""
+        held = empty = 0
+        for group, (layout, pool) in enumerate(zip(self._space.layouts, self._space.pools, strict=True)):
+            held += pool.balance().held * layout.block_size
+            for one in self._running.values():
+                empty += len(one.tables[group]) * layout.block_size - one.num_computed
+        return empty / held if held else 0.0
 
     def clear_cache(self) -> int:
         """Let no later sequence find what was computed until now, and what running ones go on to compute from it. How
