@@ -209,6 +209,17 @@ def test_tenants_and_salts_share_nothing(other: dict[str, str]) -> None:
     assert cached(run(loop, mine)) == {("r", 0): 99}
 
 
+def test_a_reset_of_one_tenant_forgets_nothing_of_another() -> None:
+    loop = make_loop()
+    red, blue = (replace(request("r", SYSTEM, max_tokens=1), tenant=name) for name in ("red", "blue"))
+    run(loop, red)
+    run(loop, blue)
+    loop.reset_cache("red")
+    assert cached(run(loop, red)) == {("r", 0): 0}
+    assert cached(run(loop, red)) == {("r", 0): 99}
+    assert cached(run(loop, blue)) == {("r", 0): 99}
+
+
 def test_blocks_expire_while_nothing_runs() -> None:
     clock = ManualClock()
     loop = make_loop(clock=clock, prefix_cache_ttl=60.0)

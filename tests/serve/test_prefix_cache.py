@@ -81,5 +81,9 @@ async def test_the_reset_reaches_the_engine_and_asks_for_a_key(http: Opener) -> 
         assert served.engine.resets == 0
         answer = await served.client.post("/v1/cache/reset", headers=bearer("red"))
         assert (answer.status_code, answer.json(), served.engine.resets) == (200, {"status": "reset"}, 1)
+        (asked,) = served.engine.reset_tenants
+        body = {"messages": [{"role": "user", "content": "Hi"}]}
+        await served.client.post("/v1/chat/completions", json=body, headers=bearer("red"))
+        assert asked == served.engine.requests[-1].tenant != ""
         served.engine.die()
         assert (await served.client.post("/v1/cache/reset", headers=bearer("red"))).status_code == 503

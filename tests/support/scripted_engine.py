@@ -84,6 +84,7 @@ class ScriptedEngine:
         self.aborted: list[tuple[str, int]] = []
         """(request id, choice) of each choice that was ended from outside."""
         self.steps = 0
+        self.reset_tenants: list[str | None] = []
         self.resets = 0
         self.not_ready: str | None = None
         """What ``ready`` answers."""
@@ -156,10 +157,11 @@ class ScriptedEngine:
         if not live.left:
             live.wake.set()
 
-    def reset_cache(self) -> None:
+    def reset_cache(self, tenant: str | None = None) -> None:
         if self._dead:
             raise Unavailable("the engine process has ended")
         self.resets += 1
+        self.reset_tenants.append(tenant)
 
     async def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
         if self._dead:

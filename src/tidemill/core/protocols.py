@@ -40,9 +40,9 @@ class TokenEngine(Protocol):
         """End one choice, or all, without a further delta; unknown ids are ignored."""
         ...
 
-    def reset_cache(self) -> None:
-        """Let no request that is queued from now on find KV blocks of before; never waits. Raises Unavailable while
-        there is no engine."""
+    def reset_cache(self, tenant: str | None = None) -> None:
+        """Let no request that is queued from now on find KV blocks of before, a tenant's or (None) anybody's; never
+        waits. Raises Unavailable while there is no engine."""
         ...
 
     def stats(self) -> EngineStats:

@@ -137,10 +137,10 @@ class ProcessEngine:
         if ticket is not None:
             self._send(Abort(ticket, choice))
 
-    def reset_cache(self) -> None:
+    def reset_cache(self, tenant: str | None = None) -> None:
         if self._child is None:
             raise Unavailable(self._absent)
-        self._send(ResetCache())
+        self._send(ResetCache(tenant))
 
     # -- requests --------------------------------------------------------------------------------------------------
 

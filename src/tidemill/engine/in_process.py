@@ -101,10 +101,10 @@ class InProcessEngine:
         if ticket is not None:
             self._send(Abort(ticket, choice))
 
-    def reset_cache(self) -> None:
+    def reset_cache(self, tenant: str | None = None) -> None:
         if self._dead or self._closing or self._events is None:
             raise Unavailable(self._dead or "the engine does not run")
-        self._send(ResetCache())
+        self._send(ResetCache(tenant))
 
     def _send(self, command: Command) -> None:
         with self._wake:

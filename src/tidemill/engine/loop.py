@@ -102,6 +102,7 @@ class EngineLoop:
         self._num_constrained = 0
         self._requests: dict[str, list[EngineSequence]] = {}
         self._next_id = 0
+        self._resets: Counter[str] = Counter()
         self._failures = 0
         self._profiler = profiler or StepProfiler()
         self._meter = _Meter(self._clock)
@@ -181,8 +182,12 @@ class EngineLoop:
             if choice is None or sequence.choice == choice:
                 self._leave(sequence, FinishReason.ABORT)
 
-    def reset_cache(self) -> int:
-        """Let no later request find KV blocks that were computed until now. How many that nobody held became free."""
+    def reset_cache(self, tenant: str | None = None) -> int:
+        """Let no later request find KV blocks that were computed until now: those of a tenant, whose room is taken as
+        others need it, or (None) anybody's. How many that nobody held became free."""
+        if tenant is not None:
+            self._resets[tenant] += 1
+            return 0
         return self._scheduler.clear_cache()
 
     def step(self) -> list[TokenDelta]:
@@ -269,7 +274,7 @@ class EngineLoop:
         """Give the sequences of a request the keys of their prompt's blocks."""
         if self._keys is None:
             return
-        root = self._keys.root(request.tenant, request.cache_salt)
+        root = self._keys.root(request.tenant, request.cache_salt, str(self._resets[request.tenant]))
         keys: list[BlockKey] = []
         self._keys.extend(keys, root, request.prompt)
         tail = self._keys.tail(keys, root, request.prompt)

@@ -41,7 +41,7 @@ class Turns:
                 if command.choice is not None or not self._gate.drop(command.request_id):
                     self._loop.abort(command.request_id, command.choice)
             elif isinstance(command, ResetCache):
-                self._loop.reset_cache()
+                self._loop.reset_cache(command.tenant)
             else:
                 self._add(command.request)
         for request, error in self._gate.open():

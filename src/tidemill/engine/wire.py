@@ -91,7 +91,9 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class ResetCache(msgspec.Struct, frozen=True, tag="reset_cache"):
-    """Let no later request find KV blocks of before."""
+    """Let no later request find KV blocks of before: of one tenant, or None: of anybody."""
+
+    tenant: str | None = None
 
 
 Command = Add | Embed | Abort | ResetCache

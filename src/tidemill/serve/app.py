@@ -189,11 +189,10 @@ class _Routes:
         return self._answer(template_request(await self._incoming(request)))
 
     async def reset_cache(self, request: Request) -> Response:
-        """For everybody's prompts, and without a body: there is nothing to choose."""
-        del request
+        """For the prompts of the caller's key, everybody's where there are no keys; without a body."""
         if self._engine is None:
             raise NotFound("there is no engine behind this server whose cache could be reset")
-        self._engine.reset_cache()
+        self._engine.reset_cache(request.state.tenant or None)
         return JSONResponse({"status": "reset"})
 
     async def _incoming(self, request: Request) -> Incoming:
