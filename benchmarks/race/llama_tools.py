@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.race.side import Ask, Contender, Figures, output_of
 
-__all__ = ["ENGINE", "LlamaSettings", "LlamaTools", "llama_contenders", "llama_folders", "sweep"]
+__all__ = ["ENGINE", "LlamaSettings", "LlamaTools", "build_name", "llama_contenders", "llama_folders", "sweep"]
 
 ENGINE = "llama.cpp"
 _LARGE = 5 * 10**8
@@ -30,9 +30,14 @@ class LlamaSettings:
 
     @property
     def name(self) -> str:
-        """As rows show it; the build by the folder it is in."""
-        build = self.folder.parent.name if self.folder.name == "bin" else self.folder.name
-        return f"{build} fa={'on' if self.flash else 'off'} b={self.batch} ub={self.ubatch} t={self.threads}"
+        """As rows show it."""
+        flash = "on" if self.flash else "off"
+        return f"{build_name(self.folder)} fa={flash} b={self.batch} ub={self.ubatch} t={self.threads}"
+
+
+def build_name(folder: Path) -> str:
+    """What rows call a build: the folder it is in."""
+    return folder.parent.name if folder.name == "bin" else folder.name
 
 
 class LlamaTools:

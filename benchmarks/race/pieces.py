@@ -70,7 +70,7 @@ def groups(models: Mapping[str, Path], options: Options, measured: Measured) -> 
     yield from _alone(models, options)
     for served in served_rows():
         run = partial(
-            measure_served, small, served=served, threads=options.threads, turns=options.turns, peers=options.peers,
+            _served, measured, small, served=served, threads=options.threads, turns=options.turns, peers=options.peers,
             quick=options.quick,
         )  # fmt: skip
         yield Group(pieces=[Piece(name=f"{served.title} {small}", model=small, run=_rows(run))])
@@ -107,6 +107,10 @@ def _alone(models: Mapping[str, Path], options: Options) -> Iterator[Group]:
         (f"peak memory {large}", large, partial(memory_rows, large)),
     ):
         yield Group(pieces=[Piece(name=name, model=model, run=_rows(run))])
+
+
+def _served(measured: Measured, model: str, **how: Any) -> list[dict[str, Any]]:
+    return measure_served(model, earlier=measured("rows"), **how)
 
 
 def _rows(run: Callable[..., list[dict[str, Any]]]) -> Callable[[Path], Entry]:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.race.figures import race_row
-from benchmarks.race.llama_tools import ENGINE, llama_folders
+from benchmarks.race.llama_tools import ENGINE, build_name, llama_folders
+from benchmarks.race.load import Load, question, run
 from benchmarks.race.peers import DRIVERS, interpreter
 from benchmarks.race.rows import Served, Wanted
 from benchmarks.race.side import Ask, Contender, Figures, Side, SideFailed, Worker
 from benchmarks.race.turns import Stable, alternate
-from benchmarks.serve_bench import Load, percentile, question, run
+from tidemill.bench.figures.percentiles import nearest_rank
 
 __all__ = ["measure_served"]
 
@@ -88,11 +89,12 @@ class InProcess:
 
 
 def load_of(ask: Ask, url: str) -> Load:
-    """The load of a turn. Prompts are others in each turn, but for the part that all of them share."""
+    """The load of a turn. Prompts are others in each turn, but for the part that all of them share. A trial (turn -1)
+    has one request per client."""
     return Load(
         url=url,
         model="bench",
-        requests=ask["requests"],
+        requests=ask["clients"] if ask["turn"] < 0 else ask["requests"],
         concurrency=ask["clients"],
         max_tokens=ask["max_tokens"],
         prompt_tokens=ask["prompt_tokens"],
@@ -103,7 +105,8 @@ def load_of(ask: Ask, url: str) -> Load:
 
 def figures_of(tokens: int, seconds: float, first: Sequence[float]) -> Figures:
     """Output tokens per second, and TTFT in ms."""
-    p50, p99 = percentile(first, 0.5), percentile(first, 0.99)
+    ordered = sorted(first)
+    p50, p99 = (nearest_rank(ordered, percent) if ordered else None for percent in (50, 99))
     return {
         "rate": tokens / seconds,
         "ttft_p50": None if p50 is None else 1e3 * p50,
@@ -112,9 +115,18 @@ def figures_of(tokens: int, seconds: float, first: Sequence[float]) -> Figures:
 
 
 def measure_served(
-    model: str, path: Path, served: Served, *, threads: int, turns: int, peers: bool, quick: bool
+    model: str,
+    path: Path,
+    served: Served,
+    *,
+    threads: int,
+    turns: int,
+    peers: bool,
+    quick: bool,
+    earlier: Sequence[Figures] = (),
 ) -> list[dict[str, Any]]:
-    """The three rows of one load: output, and TTFT at the median and for the slowest of a hundred."""
+    """The three rows of one load: output, and TTFT at the median and for the slowest of a hundred. ``earlier``: rows
+    that were measured before, which say what build of llama.cpp is the fastest."""
     ask = {
         "clients": served.clients,
         "requests": served.clients if quick else served.requests,
@@ -124,7 +136,7 @@ def measure_served(
     }
     stable = Stable()
     try:
-        rivals = tuple(_contenders(path, served, threads)) if peers else ()
+        rivals = tuple(_contenders(path, served, threads, earlier)) if peers else ()
         race = alternate(ask, lambda: _ours(path), rivals, stable=stable, turns=turns, always=ENGINE)
     finally:
         stable.close()
@@ -144,12 +156,12 @@ def _ours(path: Path) -> Side:
     return Server(command, port, "/ready")
 
 
-def _contenders(path: Path, served: Served, threads: int) -> Iterator[Contender]:
-    for folder in llama_folders():
+def _contenders(path: Path, served: Served, threads: int, earlier: Sequence[Figures]) -> Iterator[Contender]:
+    for folder in fastest_builds(tuple(llama_folders()), earlier):
         if (folder / "llama-server").exists():
             for settings in _llama_settings(served):
                 yield Contender(
-                    engine=ENGINE, settings=f"{folder.parent.name} {settings}".strip(),
+                    engine=ENGINE, settings=f"{build_name(folder)} {settings}",
                     start=_llama_server(folder, path, served, threads, settings),
                 )  # fmt: skip
     if python := interpreter("openvino_genai"):
@@ -157,13 +169,24 @@ def _contenders(path: Path, served: Served, threads: int) -> Iterator[Contender]
         yield Contender(engine="openvino-genai", settings="in process", start=lambda: InProcess(Worker(command)))
 
 
+def fastest_builds(folders: Sequence[Path], earlier: Sequence[Figures]) -> Sequence[Path]:
+    """The builds that were the fastest of all in a row of sixteen streams; all builds if there was none."""
+    settings = [
+        row["peers"]["llama.cpp"]["settings"].split()[0]
+        for row in earlier
+        if row["work"].startswith("decode 16 ") and "llama.cpp" in row.get("peers", {})
+    ]
+    return [folder for folder in folders if build_name(folder) in settings] or folders
+
+
 def _llama_settings(served: Served) -> Iterator[str]:
-    """Beside flash attention and a slot per client."""
-    yield "-b 2048 -ub 512"
-    yield "-b 2048 -ub 128"
+    """Beside flash attention and a slot per client. Slots keep the beginnings of prompts; copies of idle slots and of
+    states within prompts made it slower in trials, and so did one KV buffer for all slots (``--kv-unified``)."""
+    plain = "--cache-ram 0 --ctx-checkpoints 0"
+    yield f"-b 2048 -ub 512 {plain}"
+    yield f"-b 2048 -ub 128 {plain}"
     if served.shared_tokens:
-        yield "-b 2048 -ub 512 --cache-reuse 64"
-        yield "-b 2048 -ub 512 --kv-unified"
+        yield f"-b 2048 -ub 512 --cache-reuse 64 {plain}"
 
 
 def _llama_server(folder: Path, path: Path, served: Served, threads: int, settings: str) -> Callable[[], Side]:
