@@ -19,7 +19,7 @@ from tidemill.bench.scripted.backend import ScriptedBackend
 from tidemill.bench.scripted.script import Script, ScriptedAnswer, Step
 from tidemill.bench.scripted.server import ScriptedServer
 
-__all__ = ["answers", "asked", "on_backend", "on_server", "start_of"]
+__all__ = ["answers", "asked", "ids", "on_backend", "on_server", "start_of"]
 
 
 def asked(
