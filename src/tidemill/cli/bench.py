@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemill.cli.bench_ablate import EXAMPLES as ABLATE_EXAMPLES
+from tidemill.cli.bench_ablate import ablate
 from tidemill.cli.bench_run import EXAMPLES as RUN_EXAMPLES
 from tidemill.cli.bench_run import run
 from tidemill.cli.bench_stub import EXAMPLES as STUB_EXAMPLES
@@ -21,6 +23,7 @@ __all__ = ["bench"]
 bench = typer.Typer(name="bench", help="Measure servers, and how fast this machine runs a model.", no_args_is_help=True)
 bench.command("run", epilog=RUN_EXAMPLES)(run)
 bench.command("stub", epilog=STUB_EXAMPLES)(stub)
+bench.command("ablate", epilog=ABLATE_EXAMPLES)(ablate)
 
 _EXAMPLES = """Examples:
 

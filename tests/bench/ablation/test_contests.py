@@ -8,7 +8,7 @@ import pytest
 
 import tidemill.executors.strategies
 import tidemill.scheduling.strategies  # noqa: F401 (both fill the registry)
-from tidemill.bench.ablation.contests import Contest, chosen, configurations, contests
+from tidemill.bench.ablation.contests import Contest, chosen, chosen_contests, configurations, contests
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.strategy import STRATEGIES
@@ -82,6 +82,22 @@ def test_each_configuration_is_measured_once() -> None:
     listed = configurations(made.values())
     assert len(listed) == len(set(listed)) < 2 * len(made)
     assert listed.count(DEFAULT) == 1
+
+
+def test_a_row_is_chosen_by_its_twin() -> None:
+    def names(*wanted: str) -> list[str]:
+        return [row.name for row in chosen_contests(DEFAULT, wanted)]
+
+    assert names("continuous-batching=dynamic") == ["continuous-batching (dynamic)"]
+    assert names("continuous-batching=static", "continuous-batching=dynamic") == [
+        "continuous-batching (static)",
+        "continuous-batching (dynamic)",
+    ]
+    both = names("continuous-batching=static", "chunked-prefill=off")
+    assert both == ["continuous-batching (static)", "chunked-prefill (off)", "all together"]
+    assert names("continuous-batching") == [row.name for row in contests(DEFAULT, chosen(["continuous-batching"]))]
+    with pytest.raises(ConfigError, match="has no row for eager; it has: static, static-compacted, dynamic"):
+        names("continuous-batching=eager")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,11 @@ from tidemill.bench.ablation.contests import chosen, contests
 from tidemill.bench.ablation.point import BETTER, Point, median_point
 from tidemill.bench.ablation.report import lines, values
 from tidemill.bench.ablation.study import Ablation, Study
+from tidemill.bench.figures.slo import parse_slo
+from tidemill.bench.figures.summary import figures
+from tidemill.bench.load.lateness import ClientLoad
+from tidemill.bench.load.record import Arrived, Outcome, RequestRecord
+from tidemill.bench.load.run import Run
 from tidemill.bench.sweep.knee import KneeSearch
 from tidemill.core.config import EngineConfig, ModelConfig
 
@@ -146,14 +151,42 @@ def test_the_median_of_runs_is_taken_figure_by_figure() -> None:
     assert not median_point([*points, replace(points[0], valid=False)]).valid
 
 
-def test_figures_without_a_single_answer_are_infinite_times_and_no_throughput() -> None:
-    figures = {
-        "e2e_ms": None,
-        "ttft_ms": None,
-        "valid": True,
-        "slo": {"share": 0.0, "goodput_requests_per_second": 0.0},
-        "rates": {"output_tokens_per_second": None},
-    }
-    point = Point.of(2.0, figures)
+def record(index: int, *, outcome: Outcome = "ok", first: float = 0.5, tokens: int = 10) -> RequestRecord:
+    """One token, and a tenth of a second later the others one by one."""
+    due = 0.3 * index
+    arrived = [Arrived(due + first + 0.1 * number, 1) for number in range(tokens)] if outcome == "ok" else []
+    return RequestRecord(
+        index=index,
+        due=due,
+        sent=due,
+        ended=arrived[-1].at if arrived else due,
+        outcome=outcome,
+        arrived=arrived,
+        output_tokens=len(arrived),
+        asked_tokens=tokens,
+    )
+
+
+def as_run(*records: RequestRecord) -> Run:
+    client = ClientLoad.of(records, open_loop=True, cpu_share=0.1)
+    return Run(records=records, seconds=20.0, client=client, complaints=(), open_loop=True)
+
+
+def test_the_figures_are_those_of_every_other_command() -> None:
+    run = as_run(*(record(i, first=0.1 * i, outcome="ok" if i % 7 else "refused") for i in range(40)))
+    slo = parse_slo("ttft:p99<2s; itl:p95<150ms")
+    point, whole = Point.of(2.0, run, slo), figures(run, slo=slo)
+    assert point.share == pytest.approx(whole["slo"]["share"], abs=1e-4)
+    assert 0.3 < point.share < 0.6
+    assert point.mean_ms == pytest.approx(whole["e2e_ms"]["mean"], abs=1e-2)
+    assert point.p99_ms == pytest.approx(whole["e2e_ms"]["p99"], abs=1e-2)
+    assert point.ttft_ms == pytest.approx(whole["ttft_ms"]["mean"], abs=1e-2)
+    assert point.ttft_p99_ms == pytest.approx(whole["ttft_ms"]["p99"], abs=1e-2)
+    assert point.tokens_per_second == pytest.approx(whole["rates"]["output_tokens_per_second"], abs=1e-3)
+    assert point.goodput == pytest.approx(whole["slo"]["goodput_requests_per_second"], abs=1e-3)
+
+
+def test_without_a_single_answer_times_are_infinite_and_there_is_no_throughput() -> None:
+    point = Point.of(2.0, as_run(record(0, outcome="error")), parse_slo("ttft:p99<2s"))
     assert (point.mean_ms, point.ttft_p99_ms, point.tokens_per_second, point.share) == (float("inf"),) * 2 + (0.0, 0.0)
     assert set(BETTER) < set(Point.__slots__)

@@ -15,7 +15,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.settings import Setting, settings_of
 from tidemill.core.strategy import STRATEGIES, Strategy
 
-__all__ = ["Contest", "chosen", "configurations", "contests", "without"]
+__all__ = ["Contest", "chosen", "chosen_contests", "configurations", "contests", "without"]
 
 _PARTS = {"ModelConfig": "model", "ExecutorConfig": "executor", "SchedulerConfig": "scheduler"}
 
@@ -62,6 +62,24 @@ def chosen(names: Sequence[str]) -> list[Strategy]:
             )
     found = [one for one in STRATEGIES.values() if one.acts == "steps" and (not names or one.name in names)]
     return sorted(found, key=lambda one: not one.setting.startswith(SchedulerConfig.__name__))
+
+
+def chosen_contests(config: EngineConfig, names: Sequence[str]) -> list[Contest]:
+    """The rows of strategies by name; ``name=value`` is the row of that twin alone. Raises ConfigError as ``chosen``
+    does, and for a value that has no row."""
+    wanted = [tuple(name.partition("=")[::2]) for name in names]
+    made = contests(config, chosen([name for name, _ in wanted]))
+    for name, twin in wanted:
+        own = [row for row in made if row.strategy is not None and row.strategy.name == name]
+        if twin and twin not in [row.twin_text for row in own]:
+            there = ", ".join(row.twin_text for row in own)
+            raise ConfigError(f"{name} has no row for {twin}; it has: {there}", param="strategy")
+    return [row for row in made if row.strategy is None or _is_wanted(row, row.strategy.name, wanted)]
+
+
+def _is_wanted(row: Contest, name: str, wanted: Sequence[tuple[str, ...]]) -> bool:
+    twins = {twin for own, twin in wanted if own == name}
+    return not twins or "" in twins or row.twin_text in twins
 
 
 def contests(config: EngineConfig, strategies: Sequence[Strategy]) -> list[Contest]:

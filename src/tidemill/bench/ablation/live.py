@@ -15,7 +15,6 @@ from typing import Final
 from tidemill.bench.ablation.load import AblationLoad
 from tidemill.bench.ablation.point import Point
 from tidemill.bench.figures.slo import Slo
-from tidemill.bench.figures.summary import figures
 from tidemill.bench.load.engine_target import EngineTarget
 from tidemill.bench.load.record import RequestRecord
 from tidemill.bench.load.request import LoadRequest
@@ -39,7 +38,7 @@ class LiveMeasure:
 
     def __call__(self, config: EngineConfig, rate: float) -> Point:
         """Start an engine, put the load on it, and end it. Raises what starting it raises."""
-        return Point.of(rate, figures(asyncio.run(self.run(config, rate)), slo=self.slo))
+        return Point.of(rate, asyncio.run(self.run(config, rate)), self.slo)
 
     async def run(self, config: EngineConfig, rate: float) -> Run:
         """The run itself."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
+
+from tidemill.bench.figures.latencies import samples
+from tidemill.bench.figures.percentiles import Pool
+from tidemill.bench.figures.slo import Slo
+from tidemill.bench.load.run import Run
 
 __all__ = ["BETTER", "Point", "median_point"]
 
@@ -32,24 +38,26 @@ class Point:
     """False: the client was the bottleneck."""
 
     @classmethod
-    def of(cls, rate: float, figures: Mapping[str, Any]) -> Point:
-        """From ``bench.figures.summary.figures`` of a run with objectives. Without a single whole answer times are
-        infinite."""
-        e2e, ttft = figures["e2e_ms"] or _NONE, figures["ttft_ms"] or _NONE
+    def of(cls, rate: float, run: Run, slo: Slo) -> Point:
+        """The same figures as those of ``bench.figures.summary``, without their intervals, which take longer than to
+        simulate a run. Without a single whole answer times are infinite."""
+        whole = [record for record in run.records if not record.failed]
+        met = sum(map(slo.met, run.records))
+        e2e = Pool.of([samples(record, "e2e") for record in whole])
+        ttft = Pool.of([samples(record, "ttft") for record in whole])
         return cls(
             rate=rate,
-            share=figures["slo"]["share"] or 0.0,
-            mean_ms=e2e["mean"],
-            p99_ms=e2e["p99"],
-            ttft_ms=ttft["mean"],
-            ttft_p99_ms=ttft["p99"],
-            tokens_per_second=figures["rates"]["output_tokens_per_second"] or 0.0,
-            goodput=figures["slo"]["goodput_requests_per_second"] or 0.0,
-            valid=figures["valid"],
+            share=met / len(run.records) if run.records else 0.0,
+            mean_ms=_ms(e2e.mean()),
+            p99_ms=_ms(e2e.percentile(99)),
+            ttft_ms=_ms(ttft.mean()),
+            ttft_p99_ms=_ms(ttft.percentile(99)),
+            tokens_per_second=_per(sum(record.output_tokens for record in whole), run.seconds),
+            goodput=_per(met, run.seconds),
+            valid=run.valid,
         )
 
 
-_NONE: Final = {"mean": float("inf"), "p99": float("inf")}
 BETTER: Final[Mapping[str, int]] = {
     "mean_ms": -1,
     "p99_ms": -1,
@@ -59,6 +67,14 @@ BETTER: Final[Mapping[str, int]] = {
     "goodput": 1,
 }
 """The figures that are compared, and whether more (1) or less (-1) is better."""
+
+
+def _ms(seconds: float | None) -> float:
+    return math.inf if seconds is None else 1e3 * seconds
+
+
+def _per(count: float, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
 
 
 def median_point(points: Sequence[Point]) -> Point:

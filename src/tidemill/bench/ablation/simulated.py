@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from tidemill.bench.ablation.load import AblationLoad
 from tidemill.bench.ablation.point import Point
 from tidemill.bench.figures.slo import Slo
-from tidemill.bench.figures.summary import figures
 from tidemill.bench.load.run import Run
 from tidemill.bench.simulation.calibration import measure_step_times, with_host
 from tidemill.bench.simulation.simulated_run import simulate
@@ -39,7 +38,7 @@ class SimulatedMeasure:
     def __call__(self, config: EngineConfig, rate: float) -> Point:
         """Simulate it. Raises ConfigError for an executor of which there are no step times."""
         if (config, rate) not in self._known:
-            self._known[config, rate] = Point.of(rate, figures(self.run(config, rate), slo=self.slo))
+            self._known[config, rate] = Point.of(rate, self.run(config, rate), self.slo)
         return self._known[config, rate]
 
     def run(self, config: EngineConfig, rate: float) -> Run:
@@ -59,10 +58,10 @@ class SimulatedMeasure:
         )
 
 
-def measured_variants(configs: list[EngineConfig]) -> dict[str, StepTimes]:
-    """Step times of each executor among the configurations, measured here. The host's part is that of the first: it
-    does not depend on how steps are computed."""
-    found: dict[str, StepTimes] = {}
+def measured_variants(configs: list[EngineConfig], known: Mapping[str, StepTimes]) -> dict[str, StepTimes]:
+    """Step times of each executor among the configurations: those that are known, and the others measured here. The
+    host's part is that of the first: it does not depend on how steps are computed."""
+    found = dict(known)
     for config in configs:
         name = variant_name(config.executor)
         if name in found:
