@@ -45,24 +45,28 @@ void Machine::close() {
 }
 
 void Machine::drive() {
-  set_float_mode();
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stop_ || job_; });
     if (!job_) return;
-    const std::function<void()> job = std::exchange(job_, nullptr);
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      job();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    lock.lock();
-    error_ = error;
-    busy_ = false;
-    changed_.notify_all();
+    run_job(lock);
   }
+}
+
+void Machine::run_job(std::unique_lock<std::mutex>& lock) {
+  const std::function<void()> job = std::exchange(job_, nullptr);
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    const FloatMode mode;
+    job();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  error_ = error;
+  busy_ = false;
+  changed_.notify_all();
 }
 
 void Machine::start(std::function<void()> job) {
@@ -75,6 +79,7 @@ void Machine::start(std::function<void()> job) {
 
 void Machine::finish() {
   std::unique_lock lock(mutex_);
+  if (job_) run_job(lock);  // the driver is not awake yet: that takes as long as many regions
   changed_.wait(lock, [this] { return !busy_; });
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }

@@ -1,8 +1,8 @@
 // A loaded model and the thread that steps it.
 //
-// Built in this order: weights, ropes, groups, slots and instructions; then allocate_kv; then steps, one at a time. All
-// computing, packing included, happens on one driver thread and the pool it leads, so that every result comes from
-// threads in the same floating-point mode.
+// Built in this order: weights, ropes, groups, slots and instructions; then allocate_kv; then steps, one at a time. A step
+// is begun by the driver thread, or by whoever waits for it if that comes first; packing likewise. The one and the pool
+// it leads compute in the same floating-point mode.
 #pragma once
 #include <condition_variable>
 #include <exception>
@@ -61,6 +61,7 @@ class Machine {
 
  private:
   void drive();
+  void run_job(std::unique_lock<std::mutex>& lock);
   void start(std::function<void()> job);
   void finish();
   void start_runner();

@@ -22,37 +22,63 @@ inline void pause() {
 #endif
 }
 
-// claim word: generation | count | next index
-constexpr std::uint64_t claim_word(std::uint32_t generation, int count) {
-  return std::uint64_t{generation} << 32 | static_cast<std::uint64_t>(count) << 16;
+// The register that holds a thread's floating-point mode.
+#if defined(__x86_64__)
+constexpr std::uint64_t kFloatControl = 0x1f80;
+std::uint64_t float_control() { return _mm_getcsr(); }
+void set_float_control(std::uint64_t value) { _mm_setcsr(static_cast<unsigned>(value)); }
+#elif defined(__aarch64__)
+constexpr std::uint64_t kFloatControl = 0;
+std::uint64_t float_control() {
+  std::uint64_t value;
+  asm volatile("mrs %0, fpcr" : "=r"(value));
+  return value;
 }
+void set_float_control(std::uint64_t value) { asm volatile("msr fpcr, %0" : : "r"(value)); }
+#else
+constexpr std::uint64_t kFloatControl = 0;
+std::uint64_t float_control() { return 0; }
+void set_float_control(std::uint64_t) {}
+#endif
+
+// claim word: generation | end | begin, of the chunks that nobody has taken yet
+constexpr std::uint64_t claim_word(std::uint32_t generation, int begin, int end) {
+  return std::uint64_t{generation} << 32 | static_cast<std::uint64_t>(end) << 16 | static_cast<std::uint64_t>(begin);
+}
+
+constexpr std::uint32_t generation_of(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); }
+constexpr int begin_of(std::uint64_t word) { return static_cast<int>(word & 0xffff); }
+constexpr int end_of(std::uint64_t word) { return static_cast<int>(word >> 16 & 0xffff); }
 
 }  // namespace
 
-void set_float_mode() {
-#if defined(__x86_64__)
-  _mm_setcsr(0x1f80);
-#elif defined(__aarch64__)
-  const std::uint64_t mode = 0;
-  asm volatile("msr fpcr, %0" : : "r"(mode));
-#endif
-}
+void set_float_mode() { set_float_control(kFloatControl); }
+
+FloatMode::FloatMode() : before_(float_control()) { set_float_mode(); }
+
+FloatMode::~FloatMode() { set_float_control(before_); }
 
 // Spins until `ready`, for a short while; false if it never was.
 template <class Ready>
-bool ThreadPool::spin(Ready ready) const {
+bool ThreadPool::spin(int thread, Ready ready) const {
   if (!spinning_.load(std::memory_order_relaxed)) return ready();
+  const Ahead* ahead = nullptr;
+  Fetcher fetcher({});
   const auto deadline = Clock::now() + kSpin;
   do {
     for (int i = 0; i < 32; ++i) {
       if (ready()) return true;
-      pause();
+      if (const Ahead* now = ahead_.load(std::memory_order_acquire); now != ahead) {
+        ahead = now;
+        fetcher = Fetcher(now == nullptr ? std::span<const ByteSpan>() : now->of(thread));
+      }
+      if (!fetcher.some()) pause();
     }
   } while (Clock::now() < deadline);
   return ready();
 }
 
-ThreadPool::ThreadPool(int threads) : worked_(static_cast<std::size_t>(threads)) {
+ThreadPool::ThreadPool(int threads) : lanes_(static_cast<std::size_t>(threads)) {
   for (int thread = 1; thread < threads; ++thread) {
     workers_.emplace_back([this, thread] { serve(thread); });
   }
@@ -60,27 +86,33 @@ ThreadPool::ThreadPool(int threads) : worked_(static_cast<std::size_t>(threads))
 
 ThreadPool::~ThreadPool() {
   stop_.store(true, std::memory_order_release);
-  generation_.fetch_add(1);
+  const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  for (Lane& lane : lanes_) lane.claim.store(claim_word(generation, 0, 0), std::memory_order_release);
+  generation_.store(generation);
   generation_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
 void ThreadPool::share(int chunks, Function function, void* argument) {
   const auto begin = Clock::now();
-  // Nobody reads these now: every chunk of the last region has ended, and a late worker finds that region's count used
-  // up in the same word as its index.
-  function_ = function;
-  argument_ = argument;
+  // Nobody reads these now: every chunk of the last region has ended, and a late worker finds all lanes of that region
+  // used up, or of another generation.
   done_.store(0, std::memory_order_relaxed);
   const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
-  claim_.store(claim_word(generation, chunks), std::memory_order_release);
+  for (int thread = threads(); thread-- > 0;) {
+    Lane& lane = lanes_[static_cast<std::size_t>(thread)];
+    lane.function = function;
+    lane.argument = argument;
+    lane.claim.store(claim_word(generation, lane_begin(chunks, thread, threads()), lane_begin(chunks, thread + 1, threads())),
+                     std::memory_order_release);
+  }
   generation_.store(generation);
   generation_.notify_all();
-  work(generation, 0);
+  int own = work(generation, 0);
   const auto worked = Clock::now();
-  const auto finished = [&] { return done_.load(std::memory_order_acquire) == chunks; };
-  if (!spin(finished)) {
-    for (std::int32_t done = done_.load(std::memory_order_acquire); done != chunks;
+  const auto finished = [&] { return done_.load(std::memory_order_acquire) == chunks - own; };
+  if (!spin(0, finished)) {
+    for (std::int32_t done = done_.load(std::memory_order_acquire); done != chunks - own;
          done = done_.load(std::memory_order_acquire)) {
       done_.wait(done, std::memory_order_acquire);
     }
@@ -91,46 +123,62 @@ void ThreadPool::share(int chunks, Function function, void* argument) {
   spinning_.store(patience_.sharing() == Sharing::kSpin, std::memory_order_relaxed);
 }
 
-void ThreadPool::work(std::uint32_t generation, int thread) {
-  std::uint64_t word = claim_.load(std::memory_order_acquire);
-  while (static_cast<std::uint32_t>(word >> 32) == generation) {
-    const int count = static_cast<int>(word >> 16 & 0xffff);
-    const int index = static_cast<int>(word & 0xffff);
-    if (index >= count) return;
-    if (!claim_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-    run_chunk(index, thread);
-    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) done_.notify_one();
-    word = claim_.load(std::memory_order_acquire);
+// Takes and runs chunks while there are any; how many.
+int ThreadPool::work(std::uint32_t generation, int thread) {
+  int count = 0;
+  for (int chunk; (chunk = take(generation, thread)) >= 0; ++count) run_chunk(chunk, thread);
+  return count;
+}
+
+// A chunk that is this thread's from now on: of its own lane, else of another's; -1 if all are taken.
+int ThreadPool::take(std::uint32_t generation, int thread) {
+  for (int i = 0; i < threads(); ++i) {
+    Lane& lane = lanes_[static_cast<std::size_t>((thread + i) % threads())];
+    std::uint64_t word = lane.claim.load(std::memory_order_acquire);
+    while (generation_of(word) == generation && begin_of(word) < end_of(word)) {
+      const int chunk = i == 0 ? begin_of(word) : end_of(word) - 1;
+      const std::uint64_t rest = i == 0 ? claim_word(generation, chunk + 1, end_of(word))
+                                        : claim_word(generation, begin_of(word), chunk);
+      if (lane.claim.compare_exchange_weak(word, rest, std::memory_order_acq_rel, std::memory_order_acquire)) return chunk;
+    }
   }
+  return -1;
 }
 
 void ThreadPool::run_chunk(int chunk, int thread) {
+  Lane& lane = lanes_[static_cast<std::size_t>(thread)];
   if (!metered_) {
-    function_(argument_, chunk, thread);
+    lane.function(lane.argument, chunk, thread);
     return;
   }
   const auto begin = Clock::now();
-  function_(argument_, chunk, thread);
-  worked_[static_cast<std::size_t>(thread)].time += std::chrono::nanoseconds(Clock::now() - begin).count();
+  lane.function(lane.argument, chunk, thread);
+  lane.worked += std::chrono::nanoseconds(Clock::now() - begin).count();
 }
 
 WorkTime ThreadPool::work_time() const {
   WorkTime sum{waited_, 0};
-  for (std::size_t thread = 1; thread < worked_.size(); ++thread) sum.worked += worked_[thread].time;
+  for (std::size_t thread = 1; thread < lanes_.size(); ++thread) sum.worked += lanes_[thread].worked;
   return sum;
 }
 
 void ThreadPool::serve(int thread) {
   set_float_mode();
+  const std::atomic<std::uint64_t>& claim = lanes_[static_cast<std::size_t>(thread)].claim;
   std::uint32_t seen = 0;
   for (;;) {
-    const auto changed = [&] { return generation_.load(std::memory_order_acquire) != seen; };
-    if (!spin(changed)) generation_.wait(seen, std::memory_order_acquire);
-    const std::uint32_t generation = generation_.load(std::memory_order_acquire);
+    const auto changed = [&] { return generation_of(claim.load(std::memory_order_acquire)) != seen; };
+    if (!spin(thread, changed)) generation_.wait(seen, std::memory_order_acquire);
+    const std::uint32_t generation = generation_of(claim.load(std::memory_order_acquire));
     if (stop_.load(std::memory_order_acquire)) return;
     if (generation == seen) continue;
     seen = generation;
-    work(generation, thread);
+    const int count = work(generation, thread);
+    // At once for all: until then the caller waits, or runs what is left.
+    if (count > 0) {
+      done_.fetch_add(count, std::memory_order_acq_rel);
+      done_.notify_one();
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "../kernels/embed.h"
+#include "linear_share.h"
 #include "step_rows.h"
 
 namespace tidemill {
@@ -30,6 +31,29 @@ StepRunner::StepRunner(Kernels kernels, ThreadPool& pool, StepSettings settings,
   scratch_floats_ = align_up(std::max(panel, attention_scratch_floats(program.largest_head_dim())), 64);
   scratch_.resize(scratch_floats_ * static_cast<std::size_t>(pool.threads()));
   for (int i = 0; i < pool.threads(); ++i) samplers_.emplace_back(kernels.vector->sampler, program.vocab);
+  plan_ahead();
+}
+
+// While a linear layer runs and until the next one does, threads without work fetch the next one's weights, then those of
+// the one after it; after the last one those that the next step begins with.
+void StepRunner::plan_ahead() {
+  std::vector<std::size_t> layers;
+  for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    if (std::holds_alternative<LinearOp>(program_.instructions[i])) layers.push_back(i);
+  }
+  ahead_.assign(program_.instructions.size(), nullptr);
+  for (std::size_t at = 0; at < layers.size(); ++at) {
+    std::vector<std::vector<ByteSpan>> of_thread(static_cast<std::size_t>(pool_.threads()));
+    for (std::size_t next = 1; next <= 2; ++next) {
+      const auto& op = std::get<LinearOp>(program_.instructions[layers[(at + next) % layers.size()]]);
+      const LinearShare share(op, weights_, 1, pool_.threads());
+      for (int thread = 0; thread < pool_.threads(); ++thread) {
+        std::vector<ByteSpan>& spans = of_thread[static_cast<std::size_t>(thread)];
+        for (const ByteSpan& span : share.lane(thread)) spans.push_back(span);
+      }
+    }
+    ahead_[layers[at]] = pool_.keep(Ahead(std::move(of_thread)));
+  }
 }
 
 const float* StepRunner::logits(std::int32_t row) const {
@@ -188,19 +212,13 @@ void StepRunner::multiply(const LinearOp& op, const LinearPart& part, std::int32
 }
 
 void StepRunner::execute(const LinearOp& op) {
-  if (rows_of(op.rows) == 0) return;
-  std::int32_t tiles = 0;
-  for (const LinearPart& part : op.parts) tiles += weights_.matrix(part.matrix).tiles();
-  const int chunks = std::min<int>(tiles, kRegionChunks);
-  pool_.run(chunks, [&](int chunk, int) {
-    std::int32_t begin = part_begin(tiles, chunk, chunks);
-    std::int32_t end = part_begin(tiles, chunk + 1, chunks);
-    for (const LinearPart& part : op.parts) {
-      const std::int32_t count = weights_.matrix(part.matrix).tiles();
-      if (begin < count && end > 0) multiply(op, part, std::max(begin, 0), std::min(end, count));
-      begin -= count;
-      end -= count;
-    }
+  const std::int32_t rows = rows_of(op.rows);
+  if (rows == 0) return;
+  const LinearShare share(op, weights_, rows, pool_.threads());
+  pool_.set_ahead(ahead_[instruction_]);
+  pool_.run(share.chunks(), [&](int chunk, int) {
+    share.for_parts(share.begin(chunk), share.begin(chunk + 1),
+                    [&](const LinearPart& part, std::int32_t begin, std::int32_t end) { multiply(op, part, begin, end); });
   });
 }
 

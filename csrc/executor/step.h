@@ -1,5 +1,6 @@
 // Runs a program for one step: every instruction over all rows, then the draws.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -44,12 +45,15 @@ class StepRunner {
     std::int32_t heads = 0;
     std::int32_t window = 0;
     std::vector<AttentionRow> rows;
-    std::vector<AttentionTask> tasks;   // longest first; with parts in place of those that are split
+    std::vector<AttentionTask> tasks;   // dealt to the threads; with parts in place of those that are split
     std::vector<AttentionTask> merges;  // those that are split
+    std::vector<std::int32_t> parts;    // how many of each
+    std::vector<std::atomic<std::int32_t>> parts_left;  // those not yet attended
     std::size_t state_floats = 0;       // of the segments that parts keep
     std::size_t score_floats = 0;
   };
 
+  void plan_ahead();
   void prepare(const StepPlan& plan);
   void execute(const EmbedOp& op);
   void execute(const NormOp& op);
@@ -83,11 +87,13 @@ class StepRunner {
   void multiply_experts(const ExpertProduct& product);
   void multiply_expert(const ExpertProduct& product, const ExpertTask& task);
   AttentionCall attention_call(const AttentionOp& op) const;
-  const TaskList& tasks_for(const AttentionOp& op, const AttentionCall& call);
+  TaskList& tasks_for(const AttentionOp& op, const AttentionCall& call);
   void build_tasks(TaskList& list, const AttentionCall& call, std::int32_t group) const;
   void split_tasks(TaskList& list, const AttentionCall& call) const;
+  void deal_tasks(TaskList& list, const AttentionCall& call) const;
   void write_kv(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list);
-  void attend(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list);
+  void attend(const AttentionCall& call, const AttentionKernels& kernels, TaskList& list);
+  void attend_stages(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list);
   float* scratch(int thread) { return scratch_.data() + static_cast<std::size_t>(thread) * scratch_floats_; }
 
   Kernels kernels_;
@@ -100,6 +106,7 @@ class StepRunner {
 
   StepProfile profile_;
   std::size_t instruction_ = 0;  // the one that runs
+  std::vector<const Ahead*> ahead_;  // what threads fetch while they wait, by linear instruction
   Arena arena_;
   std::size_t scratch_floats_;
   std::vector<float> scratch_;  // one part per thread

@@ -7,8 +7,6 @@ namespace tidemill {
 
 namespace {
 
-constexpr int kMaxAttentionChunks = 4096;
-
 constexpr std::int32_t kMaxSplitQueries = 4 * kPanelQueries;  // more queries: what they keep would not be small
 constexpr std::size_t kLineFloats = 64 / sizeof(float);
 
@@ -31,7 +29,7 @@ std::int64_t task_cost(const AttentionCall& call, const AttentionRow& row, const
 
 void StepRunner::execute(const AttentionOp& op) {
   AttentionCall call = attention_call(op);
-  const TaskList& list = tasks_for(op, call);
+  TaskList& list = tasks_for(op, call);
   const KvPool& pool = kv_[static_cast<std::size_t>(op.group)];
   const AttentionKernels& kernels = kernels_.vector->attention[static_cast<int>(pool.format())];
   write_kv(call, kernels, list);
@@ -84,7 +82,7 @@ AttentionCall StepRunner::attention_call(const AttentionOp& op) const {
 }
 
 // Tasks depend on the group, the number of heads and the window only: layers share them.
-const StepRunner::TaskList& StepRunner::tasks_for(const AttentionOp& op, const AttentionCall& call) {
+StepRunner::TaskList& StepRunner::tasks_for(const AttentionOp& op, const AttentionCall& call) {
   const auto same = [&](const TaskList& list) {
     return list.group == op.group && list.heads == op.heads && list.window == op.window;
   };
@@ -126,16 +124,35 @@ void StepRunner::build_tasks(TaskList& list, const AttentionCall& call, std::int
     }
   }
   split_tasks(list, call);
+  deal_tasks(list, call);
+}
+
+// Like cards, the longest first, to the threads' lanes: each begins with its longest, and those that others take from the
+// end of its lane are short.
+void StepRunner::deal_tasks(TaskList& list, const AttentionCall& call) const {
   const auto cost = [&](const AttentionTask& task) {
     return task_cost(call, list.rows[static_cast<std::size_t>(task.row)], task);
   };
   std::stable_sort(list.tasks.begin(), list.tasks.end(),
                    [&](const AttentionTask& a, const AttentionTask& b) { return cost(a) > cost(b); });
+  const auto count = static_cast<int>(list.tasks.size());
+  const auto lane_begin = [&](int thread) { return ThreadPool::lane_begin(count, thread, pool_.threads()); };
+  std::vector<AttentionTask> dealt;
+  dealt.resize(list.tasks.size());
+  auto next = list.tasks.begin();
+  for (int round = 0; next != list.tasks.end(); ++round) {
+    for (int thread = 0; thread < pool_.threads(); ++thread) {
+      const int place = lane_begin(thread) + round;
+      if (place < lane_begin(thread + 1)) dealt[static_cast<std::size_t>(place)] = *next++;
+    }
+  }
+  list.tasks = std::move(dealt);
 }
 
 // Few queries over a long context become parts, so that the threads end together: about four for each thread.
 void StepRunner::split_tasks(TaskList& list, const AttentionCall& call) const {
   list.merges.clear();
+  list.parts.clear();
   list.state_floats = 0;
   const int threads = pool_.threads();
   if (threads == 1 || settings_.attention == AttentionForm::kMaterialized) return;
@@ -157,8 +174,10 @@ void StepRunner::split_tasks(TaskList& list, const AttentionCall& call) const {
     AttentionTask whole = task;
     whole.first_kept = task.first_segment;
     whole.states = list.state_floats;
+    whole.whole = static_cast<std::int32_t>(list.merges.size());
     list.state_floats += attention_state_floats(queries, call.kv.padded_dim()) * static_cast<std::size_t>(segments);
     list.merges.push_back(whole);
+    list.parts.push_back(parts);
     for (std::int32_t part = 0; part < parts; ++part) {
       AttentionTask one = whole;
       one.first_segment = task.first_segment + segments * part / parts;
@@ -167,6 +186,9 @@ void StepRunner::split_tasks(TaskList& list, const AttentionCall& call) const {
     }
   }
   list.tasks = std::move(tasks);
+  if (list.parts_left.size() < list.parts.size()) {
+    list.parts_left = std::vector<std::atomic<std::int32_t>>(list.parts.size());
+  }
 }
 
 // All of the step's K and V of the layer are in the pool before any of them is read.
@@ -184,28 +206,37 @@ void StepRunner::write_kv(const AttentionCall& call, const AttentionKernels& ker
   });
 }
 
-void StepRunner::attend(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list) {
+// Whoever ends the last part of a task merges them: in ascending order, whoever that is.
+void StepRunner::attend(const AttentionCall& call, const AttentionKernels& kernels, TaskList& list) {
+  if (settings_.attention == AttentionForm::kMaterialized) return attend_stages(call, kernels, list);
   const AttentionRow* rows = list.rows.data();
-  const auto over = [&](const std::vector<AttentionTask>& tasks, auto body) {
-    const auto count = static_cast<int>(tasks.size());
-    const int chunks = std::min(count, kMaxAttentionChunks);
-    pool_.run(chunks, [&](int chunk, int thread) {
-      for (int i = chunk; i < count; i += chunks) body(tasks, static_cast<std::size_t>(i), scratch(thread));
-    });
-  };
-  if (settings_.attention == AttentionForm::kTiled) {
-    const auto threads = static_cast<std::size_t>(pool_.threads());
-    over(list.tasks, [&](const std::vector<AttentionTask>& tasks, std::size_t i, float* scratch) {
-      kernels.attend(call, rows, tasks[i], i + threads < tasks.size() ? &tasks[i + threads] : nullptr, scratch);
-    });
-    over(list.merges, [&](const std::vector<AttentionTask>& tasks, std::size_t i, float* scratch) {
-      kernels.merge(call, rows, tasks[i], scratch);
-    });
-    return;
+  for (std::size_t i = 0; i < list.merges.size(); ++i) {
+    list.parts_left[i].store(list.parts[i], std::memory_order_relaxed);
   }
+  const auto count = static_cast<int>(list.tasks.size());
+  const int chunks = std::min(count, ThreadPool::kMaxChunks);
+  pool_.run(chunks, [&](int chunk, int thread) {
+    const int lane_end = ThreadPool::lane_begin(chunks, thread + 1, pool_.threads());
+    for (int i = chunk; i < count; i += chunks) {
+      const AttentionTask& task = list.tasks[static_cast<std::size_t>(i)];
+      kernels.attend(call, rows, task, i + 1 < lane_end ? &task + 1 : nullptr, scratch(thread));
+      if (!task.is_part()) continue;
+      const auto whole = static_cast<std::size_t>(task.whole);
+      if (list.parts_left[whole].fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
+      kernels.merge(call, rows, list.merges[whole], scratch(thread));
+    }
+  });
+}
+
+void StepRunner::attend_stages(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list) {
+  const auto count = static_cast<int>(list.tasks.size());
+  const int chunks = std::min(count, ThreadPool::kMaxChunks);
   for (const auto stage : {kernels.scores, kernels.softmax, kernels.values}) {
-    over(list.tasks, [&](const std::vector<AttentionTask>& tasks, std::size_t i, float* scratch) {
-      stage(call, rows[tasks[i].row], tasks[i], scratch);
+    pool_.run(chunks, [&](int chunk, int thread) {
+      for (int i = chunk; i < count; i += chunks) {
+        const AttentionTask& task = list.tasks[static_cast<std::size_t>(i)];
+        stage(call, list.rows[static_cast<std::size_t>(task.row)], task, scratch(thread));
+      }
     });
   }
 }

@@ -12,6 +12,8 @@ namespace {
 // Source bytes between two calls that let pages go: few calls, and little that stays.
 constexpr std::size_t kStretch = std::size_t{1} << 20;
 
+constexpr std::size_t kMemory = std::size_t{32} << 20;  // taken at once; what nothing is written to costs nothing
+
 PackedMatrix unplaced(FileFormat format, std::int32_t n, std::int32_t k) {
   const Layout layout = layout_of(format);
   return {layout, n, k, packed_tile_bytes(layout, k), nullptr};
@@ -29,6 +31,16 @@ std::int32_t Weights::append(PackedMatrix first, std::int32_t count) {
   return static_cast<std::int32_t>(matrices_.size()) - count;
 }
 
+// Zeroed memory for matrices.
+std::uint8_t* Weights::room(std::size_t bytes) {
+  if (memory_.empty() || memory_.back().size() - used_ < bytes) {
+    memory_.emplace_back(std::max(bytes, kMemory));
+    used_ = 0;
+  }
+  used_ += bytes;
+  return memory_.back().data() + used_ - bytes;
+}
+
 std::int32_t Weights::use_matrices(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
                                    const std::uint8_t* packed) {
   PackedMatrix matrix = unplaced(format, n, k);
@@ -41,7 +53,7 @@ std::int32_t Weights::add_matrices(FileFormat format, std::int32_t count, std::i
   PackedMatrix matrix = unplaced(format, n, k);
   const std::size_t row_bytes = file_row_bytes(format, k);
   const std::size_t matrix_bytes = align_up(matrix.bytes());
-  PagedMemory memory(packed_bytes(format, count, n, k));
+  std::uint8_t* memory = room(packed_bytes(format, count, n, k));
   const auto tile_rows = row_bytes * kTileColumns;
   const auto stretch = static_cast<std::int32_t>(std::max<std::size_t>(1, kStretch / tile_rows));  // tiles
   const std::int32_t stretches = (matrix.tiles() + stretch - 1) / stretch;  // of one matrix
@@ -55,15 +67,14 @@ std::int32_t Weights::add_matrices(FileFormat format, std::int32_t count, std::i
     const std::size_t bytes = row_bytes * static_cast<std::size_t>(std::min(end * kTileColumns, n)) -
                               tile_rows * static_cast<std::size_t>(begin);
     if (mapped) populate(first, bytes);
-    pack_tiles(format, source, n, k, memory.data() + static_cast<std::size_t>(which) * matrix_bytes, begin, end);
+    pack_tiles(format, source, n, k, memory + static_cast<std::size_t>(which) * matrix_bytes, begin, end);
     if (mapped) let_go(first, bytes);
   };
   pool.run(chunks, [&](int chunk, int) {
     const auto end = static_cast<std::int32_t>(std::int64_t{total} * (chunk + 1) / chunks);
     for (auto i = static_cast<std::int32_t>(std::int64_t{total} * chunk / chunks); i < end; ++i) pack(i);
   });
-  matrix.data = memory.data();
-  memory_.push_back(std::move(memory));
+  matrix.data = memory;
   return append(matrix, count);
 }
 

@@ -42,9 +42,11 @@ class Weights {
 
  private:
   std::int32_t append(PackedMatrix first, std::int32_t count);
+  std::uint8_t* room(std::size_t bytes);
 
   std::vector<PackedMatrix> matrices_;
-  std::vector<PagedMemory> memory_;
+  std::vector<PagedMemory> memory_;  // matrices one after another, small ones too on huge pages
+  std::size_t used_ = 0;             // of the last
   std::deque<std::vector<float>> vectors_;
   std::vector<RowTable> tables_;
   std::size_t packed_bytes_ = 0;

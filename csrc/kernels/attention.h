@@ -111,6 +111,7 @@ struct AttentionTask {
   std::int32_t last_segment;
   std::int32_t first_kept = kNotKept;  // parts, and what merges them: the segment whose state lies at `states`
   std::size_t states = 0;              // a float of call.states
+  std::int32_t whole = kNotKept;       // parts: which of the tasks that are split this is one of
 
   static constexpr std::int32_t kNotKept = -1;
   TIDEMILL_INLINE bool is_part() const { return first_kept != kNotKept; }

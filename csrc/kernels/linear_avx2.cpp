@@ -6,11 +6,12 @@
 
 #include "kernels/linear_avx2_weights.h"
 #include "kernels/linear_impl.h"
+#include "kernels/stream.h"
 
 namespace tidemill {
 namespace {
 
-constexpr int kPrefetchGroups = 4;  // how far ahead of itself a tile's first panel fetches
+constexpr int kPrefetchGroups = 4;  // how far ahead of itself a tile's first panel fetches into the nearest cache
 
 // Pins a value to a register. Without it the compiler hoists the row broadcasts of a whole group and spills them.
 inline void pin(__m256i& value) { __asm__ volatile("" : "+x"(value)); }
@@ -19,13 +20,6 @@ inline __m256i broadcast_quad(const std::int8_t* p) {
   int quad;
   __builtin_memcpy(&quad, p, 4);
   return _mm256_set1_epi32(quad);
-}
-
-template <int Bytes>
-inline void prefetch(const std::uint8_t* p) {
-  for (int offset = 0; offset < Bytes; offset += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(p) + offset, _MM_HINT_T0);
-  }
 }
 
 template <int R>
@@ -69,7 +63,7 @@ void q4_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, s
   clear<R>(acc);
   for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += kGroupScales * S) {
     enter_block<L>(w, block, g);
-    if constexpr (Stream) prefetch<kBytes>(w + kPrefetchGroups * kBytes);
+    if constexpr (Stream) fetch_ahead<kBytes, kPrefetchGroups * kBytes>(w);
     __m256i sum[R][2];
     TIDEMILL_UNROLL
     for (int quad = 0; quad < 8; quad += 2) {
@@ -114,7 +108,7 @@ void signed_tile(const std::uint8_t* w, const std::int8_t* x, const float* scale
   const __m256i ones = _mm256_set1_epi16(1);
   clear<R>(acc);
   for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += kGroupScales * S) {
-    if constexpr (Stream) prefetch<kBytes>(w + kPrefetchGroups * kBytes);
+    if constexpr (Stream) fetch_ahead<kBytes, kPrefetchGroups * kBytes>(w);
     __m256i sum[R][2];
     TIDEMILL_UNROLL
     for (int quad = 0; quad < 8; ++quad) {
@@ -175,7 +169,7 @@ void split_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales
   clear<R>(acc);
   for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += kGroupScales * S) {
     enter_block<L>(w, block, g);
-    if constexpr (Stream) prefetch<kBytes>(w + kPrefetchGroups * kBytes);
+    if constexpr (Stream) fetch_ahead<kBytes, kPrefetchGroups * kBytes>(w);
     TIDEMILL_UNROLL
     for (int c = 0; c < 2; ++c) {
       HalfScales half{ones, ones, ones, ones};

@@ -6,18 +6,12 @@
 
 #include "kernels/linear_avx512_weights.h"
 #include "kernels/linear_impl.h"
+#include "kernels/stream.h"
 
 namespace tidemill {
 namespace {
 
-constexpr int kPrefetchGroups = 4;  // how far ahead of itself a tile's first call fetches
-
-template <int Bytes>
-inline void prefetch(const std::uint8_t* p) {
-  for (int offset = 0; offset < Bytes; offset += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(p) + offset, _MM_HINT_T0);
-  }
-}
+constexpr int kPrefetchGroups = 4;  // how far ahead of itself a tile's first call fetches into the nearest cache
 
 inline __m512i broadcast_word(const void* p) {
   int word;
@@ -150,7 +144,7 @@ void multiply_tile(const std::uint8_t* w, const std::int8_t* x, const float* sca
         w += shape.block_header();
       }
     }
-    if constexpr (Stream) prefetch<kBytes>(w + kPrefetchGroups * kBytes);
+    if constexpr (Stream) fetch_ahead<kBytes, kPrefetchGroups * kBytes>(w);
     if constexpr (shape.halves()) {
       add_half_groups<L>(block, w, rows, total);
     } else {

@@ -18,6 +18,7 @@
 #pragma once
 #include "kernels/layout.h"
 #include "kernels/linear.h"
+#include "kernels/stream.h"
 
 #if defined(__clang__)
 #define TIDEMILL_UNROLL _Pragma("unroll")
@@ -206,7 +207,7 @@ void add_chunk_rows(const std::uint8_t* w, const float* x, std::size_t stride, s
 template <class Isa, Layout L>
 void float_tile(const std::uint8_t* chunk, std::int32_t k, const float* x, std::size_t stride, std::int32_t rows,
                 std::int32_t step, float* acc) {
-  constexpr std::size_t kAhead = 2048;  // bytes prefetched ahead of use
+  constexpr std::size_t kNear = 2048;  // bytes
   alignas(64) float buffer[kGroup * kTileColumns];
   const std::uint8_t* block = chunk;
   for (std::int32_t begin = 0; begin < k; begin += kGroup, chunk += kChunkBytes<L>) {
@@ -215,7 +216,7 @@ void float_tile(const std::uint8_t* chunk, std::int32_t k, const float* x, std::
       chunk += kShape<L>.block_header();
     }
     const std::int32_t count = k - begin < kGroup ? k - begin : kGroup;
-    for (std::size_t i = 0; i < kChunkBytes<L>; i += 64) __builtin_prefetch(chunk + kAhead + i);
+    fetch_ahead<kChunkBytes<L>, kNear>(chunk);
     if constexpr (Isa::template kDirect<L>) {
       if (L == Layout::kF32 || rows <= step) {
         add_chunk_rows<Isa, L>(chunk, x + begin, stride, rows, step, count, acc);

@@ -8,11 +8,12 @@
 #include <utility>
 
 #include "kernels/linear_neon_weights.h"
+#include "kernels/stream.h"
 
 namespace tidemill {
 namespace {
 
-constexpr int kPrefetchGroups = 4;  // how far ahead of itself a tile's first panel fetches
+constexpr int kPrefetchGroups = 4;  // how far ahead of itself a tile's first panel fetches into the nearest cache
 constexpr int kQuads = kGroup / 4;
 
 // Calls body with the constants 0 .. Count - 1: lanes of a vector must be constants.
@@ -210,9 +211,7 @@ struct NeonKernels {
         load_block<L>(w, block);
         w += kShape<L>.block_header();
       }
-      if constexpr (Stream) {
-        for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(w + kPrefetchGroups * kBytes + i);
-      }
+      if constexpr (Stream) fetch_ahead<kBytes, kPrefetchGroups * kBytes>(w);
       const auto values = Activations<R>::template load<S>(x);
       TIDEMILL_UNROLL
       for (int b = 0; b < kColumnBlocks; ++b) {

@@ -2,9 +2,15 @@
 // thread and address sanitizers, this covers the regions of a step, the hand-over to the driver thread, and closing.
 #include "executor/machine.h"
 
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "tests/check.h"
 
@@ -117,6 +123,53 @@ void threads_change_nothing(AttentionForm form, const std::string& isa) {
   }
 }
 
+// One token over 490 to 509: its segments are parts of tasks, merged by whichever thread ends the last.
+void one_token_over_a_long_context(const std::string& isa) {
+  const auto decode = [&](int threads) {
+    SmallMachine small(threads, AttentionForm::kTiled, isa);
+    StepPlan plan;
+    plan.rows = {row_of(490, 0)};
+    plan.rows[0].tables[0].push_back(31);
+    std::vector<float> logits;
+    for (std::int32_t step = 0; step < 20; ++step) {
+      if (step > 0) plan.rows[0].start += plan.rows[0].size();
+      if (step > 0) plan.rows[0].tokens = {step};
+      plan.rows[0].outputs = 1;
+      small.machine().submit(plan, true);
+      small.machine().collect();
+      const float* row = small.machine().result().logits(0);
+      logits.insert(logits.end(), row, row + kVocab);
+    }
+    return logits;
+  };
+  const std::vector<float> expected = decode(1);
+  for (const int threads : {2, 5}) CHECK_CASE(decode(threads) == expected, "%s, %d threads", isa.c_str(), threads);
+}
+
+// The driver, or the thread that collects: in one floating-point mode, and the other's is left as it was.
+void whoever_begins_a_step_computes_the_same() {
+  SmallMachine small(2);
+  const Result expected = run(small.machine());
+#if defined(__x86_64__)
+  const unsigned before = _mm_getcsr();
+  const unsigned towards_zero = before | 0x6000;
+  _mm_setcsr(towards_zero);
+#endif
+  for (const int milliseconds : {0, 30}) {
+    StepPlan plan;
+    plan.rows = {row_of(70, 0), row_of(3, 6), row_of(40, 8), row_of(130, 12)};
+    small.machine().submit(plan, true);
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    small.machine().collect();
+    const float* logits = small.machine().result().logits(0);
+    CHECK_CASE(std::memcmp(logits, expected.logits.data(), sizeof(float) * kVocab) == 0, "after %d ms", milliseconds);
+  }
+#if defined(__x86_64__)
+  CHECK(_mm_getcsr() == towards_zero);
+  _mm_setcsr(before);
+#endif
+}
+
 void closing_in_flight_waits() {
   SmallMachine small(2);
   StepPlan plan;
@@ -132,7 +185,9 @@ int main() {
   for (const std::string& isa : supported_isas()) {
     threads_change_nothing(AttentionForm::kTiled, isa);
     threads_change_nothing(AttentionForm::kMaterialized, isa);
+    one_token_over_a_long_context(isa);
   }
+  whoever_begins_a_step_computes_the_same();
   closing_in_flight_waits();
   return tidemill::test::finish("machine");
 }

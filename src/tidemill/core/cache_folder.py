@@ -16,7 +16,7 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -24,6 +24,8 @@ __all__ = ["CACHE_VARIABLE", "CacheFolder", "CacheUnusable", "PartFile", "cache_
 
 CACHE_VARIABLE = "TIDEMILL_CACHE"
 _PART = ".part"
+_HUGE_PAGE = 2 << 20
+"""Bytes; of most processors."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -197,6 +199,17 @@ class PartFile:
         except OSError as error:
             raise _unusable(self._folder.path / self._name, error) from error
 
+    def write_stretches(self, pieces: Iterable[tuple[int, bytes | memoryview]]) -> None:
+        """Write pieces, each with its offset, ascending; zeros between them. Raises CacheUnusable.
+
+        In writes of a whole huge page each, at its multiples: a file system with large folios then keeps the content as
+        huge pages, and maps of it have them too.
+        """
+        at = 0
+        for stretch in _stretches(pieces):
+            self.write(stretch, at)
+            at += len(stretch)
+
     def keep(self, *, replace: bool = True) -> None:
         """Make the content last and give the file its name. Raises CacheUnusable."""
         assert self._part is not None
@@ -229,6 +242,23 @@ def unlocked(folder: CacheFolder, name: str) -> Iterator[bool]:
         yield free
     finally:
         os.close(fd)
+
+
+def _stretches(pieces: Iterable[tuple[int, bytes | memoryview]]) -> Iterator[bytes]:
+    """A file's content from its beginning, a huge page at a time; the last may be shorter."""
+    at = 0
+    stretch: list[bytes | memoryview] = []
+    for offset, data in pieces:
+        for part in (bytes(offset - at), data):
+            view = memoryview(part)
+            while view:
+                head, view = view[: _HUGE_PAGE - at % _HUGE_PAGE], view[_HUGE_PAGE - at % _HUGE_PAGE :]
+                stretch.append(head)
+                at += len(head)
+                if at % _HUGE_PAGE == 0:
+                    yield b"".join(stretch)
+                    stretch.clear()
+    yield b"".join(stretch)
 
 
 def _check(status: os.stat_result, path: Path, kind: object) -> None:

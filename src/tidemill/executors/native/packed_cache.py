@@ -161,12 +161,10 @@ class PackedCache:
         self._entries.make_room(size, self._limit)
         with self._folder.part(key + ENDING) as part, ThreadPoolExecutor(1) as pool:
             part.reserve(size)
-            sums = bytearray()
-            for place, matrix in zip(places, matrices, strict=True):
-                sums += b"".join(self._checksums(matrix, pool, let_go=False))
-                part.write(matrix.data, place.offset)
-            header = EntryHeader(key=key, label=label, size=size, places=places, checksums=bytes(sums))
-            part.write(packed_header(header, begin))
+            sums = b"".join(sum_ for matrix in matrices for sum_ in self._checksums(matrix, pool, let_go=False))
+            header = EntryHeader(key=key, label=label, size=size, places=places, checksums=sums)
+            contents: list[bytes | memoryview] = [packed_header(header, begin), *(memoryview(matrix) for matrix in matrices)]
+            part.write_stretches(zip((0, *(place.offset for place in places)), contents, strict=True))
             if unchanged():
                 part.keep()
 
