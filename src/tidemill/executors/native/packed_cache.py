@@ -163,7 +163,10 @@ class PackedCache:
             part.reserve(size)
             sums = b"".join(sum_ for matrix in matrices for sum_ in self._checksums(matrix, pool, let_go=False))
             header = EntryHeader(key=key, label=label, size=size, places=places, checksums=sums)
-            contents: list[bytes | memoryview] = [packed_header(header, begin), *(memoryview(matrix) for matrix in matrices)]
+            contents: list[bytes | memoryview] = [
+                packed_header(header, begin),
+                *(memoryview(matrix) for matrix in matrices),
+            ]
             part.write_stretches(zip((0, *(place.offset for place in places)), contents, strict=True))
             if unchanged():
                 part.keep()
