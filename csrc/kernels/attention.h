@@ -29,7 +29,8 @@ namespace tidemill {
 inline constexpr int kTileTokens = 64;
 inline constexpr int kSegmentTokens = 4 * kTileTokens;
 inline constexpr int kPanelQueries = 6;        // query rows per inner call
-inline constexpr int kTaskQueries = 32 * 6;    // most query rows per task
+inline constexpr int kTaskPanels = 32;         // most of them per task
+inline constexpr int kTaskQueries = kTaskPanels * kPanelQueries;
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kMaxLanes = 16;  // of any instruction set
 
@@ -117,19 +118,24 @@ struct AttentionTask {
   TIDEMILL_INLINE bool is_part() const { return first_kept != kNotKept; }
 };
 
-// Floats of what so many queries have accumulated, in whole lines of 64 bytes.
-TIDEMILL_INLINE constexpr std::size_t attention_state_floats(std::int32_t queries, std::int32_t padded_dim) {
+// What a panel of query rows holds for each row and dimension lies in chunks of sixteen dimensions, [chunk][row][16]:
+// the rows of a chunk are at fixed distances. A row has so many floats:
+inline constexpr std::int32_t kChunkDims = 16;
+TIDEMILL_INLINE constexpr std::int32_t chunked_floats(std::int32_t head_dim) {
+  return (head_dim + kChunkDims - 1) / kChunkDims * kChunkDims;
+}
+
+// Floats of what so many queries have accumulated, in whole lines of 64 bytes: maximums, sums, outputs.
+TIDEMILL_INLINE constexpr std::size_t attention_state_floats(std::int32_t queries, std::int32_t head_dim) {
   const auto count = static_cast<std::size_t>(queries);
-  const std::size_t outputs = count * static_cast<std::size_t>(padded_dim);
-  return (count + 15) / 16 * 16 + count * kMaxLanes + (outputs + 15) / 16 * 16;  // maximums, sums, outputs
+  return (count + 15) / 16 * 16 + count * static_cast<std::size_t>(kMaxLanes + chunked_floats(head_dim));
 }
 
 // Floats of scratch that a thread needs for any task of this head size.
 TIDEMILL_INLINE constexpr std::size_t attention_scratch_floats(std::int32_t head_dim) {
-  const std::int32_t padded = (head_dim + 7) / 8 * 8;
-  const auto dim = static_cast<std::size_t>(padded);
+  const auto dim = static_cast<std::size_t>(chunked_floats(head_dim));
   // Queries, two states, one tile in float32, and what aligns them.
-  return kTaskQueries * dim + 2 * attention_state_floats(kTaskQueries, padded) + 2 * kTileTokens * dim + 15;
+  return kTaskQueries * dim + 2 * attention_state_floats(kTaskQueries, head_dim) + 2 * kTileTokens * dim + 15;
 }
 
 // Length of one materialised score row: whole tiles.

@@ -5,35 +5,70 @@
 
 namespace tidemill {
 
-// Walks a task's query rows panel by panel: body(first query row, rows, its panel).
-template <class Body>
-TIDEMILL_INLINE void for_panels(const AttentionTask& task, Body body) {
-  for (std::int32_t r = task.begin; r < task.end; r += kPanelQueries) {
-    body(r, task.end - r < kPanelQueries ? task.end - r : kPanelQueries);
+// A panel of query rows of a task, and where each of them stands.
+struct PanelPlace {
+  std::int32_t first;  // row, counted from the task's first
+  int rows;
+  std::int32_t positions[kPanelQueries];  // ascending
+
+  TIDEMILL_INLINE std::int32_t first_position() const { return positions[0]; }
+  TIDEMILL_INLINE std::int32_t last_position() const { return positions[rows - 1]; }
+};
+
+// All panels of a task.
+struct TaskPanels {
+  int count = 0;
+  PanelPlace places[kTaskPanels];
+
+  TIDEMILL_INLINE TaskPanels(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task) {
+    const std::int32_t group = call.group();
+    std::int32_t position = row.start + task.begin / group;
+    std::int32_t head = task.begin % group;
+    for (std::int32_t r = task.begin; r < task.end; r += kPanelQueries) {
+      PanelPlace& place = places[count++];
+      place.first = r - task.begin;
+      place.rows = task.end - r < kPanelQueries ? task.end - r : kPanelQueries;
+      for (int i = 0; i < place.rows; ++i) {
+        place.positions[i] = position;
+        if (++head == group) head = 0, ++position;
+      }
+    }
+  }
+  TIDEMILL_INLINE const PanelPlace* begin() const { return places; }
+  TIDEMILL_INLINE const PanelPlace* end() const { return places + count; }
+};
+
+// Row i of a panel: copies a query, roped and scaled.
+template <class S>
+TIDEMILL_INLINE void load_query(const AttentionCall& call, const AttentionRow& row, std::int32_t token,
+                                std::int32_t head, int rows, float* at) {
+  const std::int32_t dim = call.kv.head_dim;
+  alignas(64) float roped[kMaxHeadDim];
+  const float* q = call.q + static_cast<std::size_t>(row.first_token + token) * call.q_stride +
+                   static_cast<std::size_t>(head * dim);
+  if (call.rope_cos != nullptr) {
+    const auto angle = static_cast<std::size_t>(row.start + token) * static_cast<std::size_t>(call.rope_half);
+    rope_head<S>(q, dim, call.rope_cos + angle, call.rope_sin + angle, call.rope_half, roped);
+    q = roped;
+  }
+  const auto scale = S::set(call.scale);
+  for (std::int32_t d = 0; d < dim; d += kChunkDims, at += rows * kChunkDims) {
+    const int left = dim - d < kChunkDims ? dim - d : kChunkDims;
+    simd::for_lanes<S>(left, [&](int i, int lanes) { S::store(at + i, S::mul(simd::load<S>(q + d + i, lanes), scale)); });
   }
 }
 
-// Copies the task's queries as panels of [dim][rows], roped and scaled.
+// The task's queries, panel by panel.
 template <class S>
 void load_queries(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* panels) {
-  const std::int32_t dim = call.kv.head_dim;
   const std::int32_t group = call.group();
-  alignas(64) float head[kMaxHeadDim];
-  for_panels(task, [&](std::int32_t first, int rows) {
-    float* panel = panels + static_cast<std::size_t>(first - task.begin) * static_cast<std::size_t>(dim);
+  const std::int32_t floats = chunked_floats(call.kv.head_dim);
+  for (std::int32_t r = task.begin; r < task.end; r += kPanelQueries, panels += kPanelQueries * floats) {
+    const int rows = task.end - r < kPanelQueries ? task.end - r : kPanelQueries;
     for (int i = 0; i < rows; ++i) {
-      const std::int32_t token = (first + i) / group;
-      const std::int32_t q_head = task.kv_head * group + (first + i) % group;
-      const float* q = call.q + static_cast<std::size_t>(row.first_token + token) * call.q_stride +
-                       static_cast<std::size_t>(q_head * dim);
-      if (call.rope_cos != nullptr) {
-        const auto at = static_cast<std::size_t>(row.start + token) * static_cast<std::size_t>(call.rope_half);
-        rope_head<S>(q, dim, call.rope_cos + at, call.rope_sin + at, call.rope_half, head);
-        q = head;
-      }
-      for (std::int32_t d = 0; d < dim; ++d) panel[d * rows + i] = q[d] * call.scale;
+      load_query<S>(call, row, (r + i) / group, task.kv_head * group + (r + i) % group, rows, panels + kChunkDims * i);
     }
-  });
+  }
 }
 
 template <class S>
@@ -44,12 +79,12 @@ TIDEMILL_INLINE float* query_output(const AttentionCall& call, const AttentionRo
          static_cast<std::size_t>((task.kv_head * group + query % group) * call.kv.head_dim);
 }
 
-// out = accumulated / total, for one query.
+// out = accumulated / total, for one query of a panel of so many rows.
 template <class S>
-TIDEMILL_INLINE void normalise(const float* accumulated, float total, std::int32_t dim, float* out) {
-  const auto divisor = S::set(total);
+TIDEMILL_INLINE void normalise(const float* accumulated, int rows, float total, std::int32_t dim, float* out) {
+  const auto factor = S::set(1.0f / total);
   simd::for_lanes<S>(dim, [&](int d, int lanes) {
-    simd::store<S>(out + d, S::div(S::load(accumulated + d), divisor), lanes);
+    simd::store<S>(out + d, S::mul(S::load(accumulated + chunked(d, rows)), factor), lanes);
   });
 }
 
@@ -57,7 +92,7 @@ TIDEMILL_INLINE void normalise(const float* accumulated, float total, std::int32
 struct Accumulators {
   float* maximums;  // [query]
   float* sums;      // [query][lanes]
-  float* outputs;   // [query][padded dim], not yet divided by the sum
+  float* outputs;   // [panel][chunk][row][16], not yet divided by the sum
   std::int32_t padded_dim;
 
   // In attention_state_floats(queries, dim) floats, aligned to 64 bytes.
@@ -65,63 +100,62 @@ struct Accumulators {
     float* sums = floats + static_cast<std::size_t>((queries + 15) / 16 * 16);
     return {floats, sums, sums + static_cast<std::size_t>(queries) * kMaxLanes, padded_dim};
   }
+  // Of the panel that begins with this query.
   TIDEMILL_INLINE float* output(std::int32_t query) const {
-    return outputs + static_cast<std::size_t>(query) * static_cast<std::size_t>(padded_dim);
+    return outputs + static_cast<std::size_t>(query) * static_cast<std::size_t>(chunked_floats(padded_dim));
   }
 };
 
 // Nothing read yet, for queries [begin, end).
 template <class S>
 TIDEMILL_INLINE void clear(const Accumulators& state, std::int32_t begin, std::int32_t end) {
-  for (std::int32_t i = begin; i < end; ++i) state.maximums[i] = -__builtin_inff();
+  for (std::int32_t i = begin; i < end; ++i) state.maximums[i] = kNothingRead;
   for (std::int32_t i = begin; i < end; ++i) S::store(state.sums + i * S::kLanes, S::zero());
-  for (float* at = state.output(begin); at < state.output(end); at += 8) S::Eight::store(at, S::Eight::zero());
+  float* const last = state.output(end);
+  for (float* at = state.output(begin); at < last; at += kChunkDims) {
+    TIDEMILL_UNROLL for (int i = 0; i < kChunkDims; i += S::kLanes) S::store(at + i, S::zero());
+  }
 }
 
 // A query's softmax before its first segment.
 template <class S>
 TIDEMILL_INLINE void begin_softmax(const AttentionCall& call, std::int32_t head, float* maximum, float* sums) {
   S::store(sums, S::zero());
-  *maximum = call.sinks == nullptr ? -__builtin_inff() : call.sinks[head];
+  *maximum = call.sinks == nullptr ? kNothingRead : call.sinks[head];
   if (call.sinks != nullptr) sums[0] = 1.0f;
 }
 
-// Adds what some queries, a panel at most, found in a segment to what they have found in those before. Those that read
-// nothing of it stay as they are.
+// Adds what a panel found in a segment to what it has found in those before. Rows that read nothing of it stay as they
+// are.
 template <class S>
-TIDEMILL_INLINE void merge_queries(const Accumulators& into, const Accumulators& segment, std::int32_t first, int queries,
-                                   const bool* reads) {
-  static_assert(kPanelQueries <= S::kLanes);
-  alignas(64) float before[S::kLanes] = {};
-  alignas(64) float own[S::kLanes] = {};
-  for (int i = 0; i < queries; ++i) {
-    if (!reads[i]) continue;
-    const float earlier = into.maximums[first + i];
-    const float found = segment.maximums[first + i];
-    const float now = found > earlier ? found : earlier;
-    into.maximums[first + i] = now;
-    before[i] = earlier - now;
-    own[i] = found - now;
-  }
-  S::store(before, simd::exp<S>(S::load(before)));
-  S::store(own, simd::exp<S>(S::load(own)));
-  for (int i = 0; i < queries; ++i) {
+TIDEMILL_INLINE void merge_rows(const Accumulators& into, const Accumulators& segment, std::int32_t first, int rows,
+                                const bool* reads) {
+  using E = typename S::Eight;
+  const auto earlier = E::load_first(into.maximums + first, rows);
+  const auto found = E::load_first(segment.maximums + first, rows);
+  const auto now = E::max(found, earlier);
+  E::store_first(into.maximums + first, now, rows);
+  alignas(32) RowFloats before, own;
+  E::store(before, simd::exp_falling<E>(E::sub(earlier, now)));
+  E::store(own, simd::exp_falling<E>(E::sub(found, now)));
+  for (int i = 0; i < rows; ++i) {
     if (!reads[i]) continue;
     float* sums = into.sums + (first + i) * S::kLanes;
     S::store(sums, S::fma(S::load(segment.sums + (first + i) * S::kLanes), S::set(own[i]),
                           S::mul(S::load(sums), S::set(before[i]))));
-    float* to = into.output(first + i);
-    const float* from = segment.output(first + i);
+    float* to = into.output(first) + kChunkDims * i;
+    const float* from = segment.output(first) + kChunkDims * i;
     for_head_vectors<S>(into.padded_dim, [&](auto lanes, std::int32_t d) {
       using L = decltype(lanes);
-      L::store(to + d, L::fma(L::load(from + d), L::set(own[i]), L::mul(L::load(to + d), L::set(before[i]))));
+      const std::int32_t at = chunked(d, rows);
+      L::store(to + at, L::fma(L::load(from + at), L::set(own[i]), L::mul(L::load(to + at), L::set(before[i]))));
     });
   }
 }
 
 // A thread's scratch for one task.
 struct TaskScratch {
-  float* queries;  // panels of [dim][rows]
+  float* queries;  // panels of [chunk][rows][16]
   Accumulators all;
   Accumulators segment;
   float* wide;  // one tile of K and V in float32
@@ -130,41 +164,46 @@ struct TaskScratch {
     const auto address = reinterpret_cast<std::uintptr_t>(scratch);
     float* at = scratch + (64 - address % 64) % 64 / sizeof(float);
     const std::size_t state = attention_state_floats(kTaskQueries, padded_dim);
-    float* states = at + static_cast<std::size_t>(kTaskQueries) * static_cast<std::size_t>(padded_dim);
+    float* states = at + static_cast<std::size_t>(kTaskQueries) * static_cast<std::size_t>(chunked_floats(padded_dim));
     return {at, Accumulators::in(states, kTaskQueries, padded_dim),
             Accumulators::in(states + state, kTaskQueries, padded_dim), states + 2 * state};
   }
 };
 
-// A panel of rows [first, first + rows) of a task, and where each of them stands.
-struct PanelPlace {
-  std::int32_t first;  // counted from the task's first
-  int rows;
-  std::int32_t positions[kPanelQueries];
-
-  static TIDEMILL_INLINE PanelPlace of(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
-                                       std::int32_t first, int rows) {
-    PanelPlace place{first - task.begin, rows, {}};
-    const std::int32_t group = call.group();
-    std::int32_t token = first / group;
-    std::int32_t head = first - token * group;
-    for (int i = 0; i < rows; ++i) {
-      place.positions[i] = row.start + token;
-      if (++head == group) head = 0, ++token;
-    }
-    return place;
+// A panel against the tile at tile_start; false where no row reads any of it. Filled in place: a copy would be loads that
+// wait for the stores just before them.
+template <class S>
+TIDEMILL_INLINE bool place_panel(const AttentionCall& call, const AttentionRow& row, const PanelPlace& place,
+                                 std::int32_t tile_start, const float* queries, const Accumulators& into,
+                                 QueryPanel& panel) {
+  panel.q = queries + static_cast<std::size_t>(place.first) * static_cast<std::size_t>(chunked_floats(into.padded_dim));
+  panel.maximums = into.maximums + place.first;
+  panel.sums = into.sums + S::kLanes * place.first;
+  panel.out = into.output(place.first);
+  panel.soft_cap = call.soft_cap;
+  const std::int32_t tile_end = tile_start + kTileTokens;
+  const std::int32_t first_begin = call.first_read(place.first_position());
+  const std::int32_t last_begin = call.first_read(place.last_position());
+  const std::int32_t first_end = call.last_read(row, place.first_position()) + 1;
+  const std::int32_t last_end = call.last_read(row, place.last_position()) + 1;
+  panel.whole = last_begin <= tile_start && first_end >= tile_end;
+  if (panel.whole) return true;
+  for (int i = 0; i < place.rows; ++i) {
+    const std::int32_t position = place.positions[i];
+    panel.spans[i] = span_read(call, position, call.last_read(row, position), tile_start);
   }
-};
+  return first_begin < tile_end && last_end > tile_start;
+}
 
 // All panels of a task against one tile: before(place), the panel, after(place). A panel is scored before the one ahead
 // of it is finished: the processor then has products to compute while it waits for a softmax.
 template <class S, class Element, class Before, class After>
-TIDEMILL_INLINE void attend_tile(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
+TIDEMILL_INLINE void attend_tile(const AttentionCall& call, const AttentionRow& row, const TaskPanels& panels,
                                  const AttentionTile<Element>& tile, std::int32_t tile_start, const float* queries,
                                  const Accumulators& into, Before before, After after) {
   using Steps = PanelSteps<S, Element>;
   struct Scored {
-    PanelPlace place;
+    const PanelPlace* place;
     QueryPanel panel;
     bool reads;  // anything of the tile
   };
@@ -173,28 +212,18 @@ TIDEMILL_INLINE void attend_tile(const AttentionCall& call, const AttentionRow& 
   int side = 0;
   const auto finish = [&](int one) {
     const Scored& panel = scored[one];
-    if (panel.reads) Steps::kFinish[panel.place.rows - 1](tile, panel.panel, p[one]);
-    after(panel.place);
+    if (panel.reads) Steps::kFinish[panel.place->rows - 1](tile, panel.panel, p[one]);
+    after(*panel.place);
   };
-  for_panels(task, [&](std::int32_t first, int rows) {
+  for (const PanelPlace& place : panels) {
     Scored& now = scored[side];
-    now.place = PanelPlace::of(call, row, task, first, rows);
-    before(now.place);
-    const std::int32_t local = now.place.first;
-    now.panel.q = queries + static_cast<std::size_t>(local) * static_cast<std::size_t>(tile.head_dim);
-    now.panel.maximums = into.maximums + local;
-    now.panel.sums = into.sums + S::kLanes * local;
-    now.panel.soft_cap = call.soft_cap;
-    for (int i = 0; i < rows; ++i) {
-      const std::int32_t position = now.place.positions[i];
-      now.panel.spans[i] = span_read(call, position, call.last_read(row, position), tile_start);
-      now.panel.out[i] = into.output(local + i);
-    }
-    now.reads = now.panel.spans[0].begin < kTileTokens && now.panel.spans[rows - 1].end > 0;
-    if (now.reads) Steps::kScore[rows - 1](tile, now.panel, p[side]);
+    now.place = &place;
+    before(place);
+    now.reads = place_panel<S>(call, row, place, tile_start, queries, into, now.panel);
+    if (now.reads) Steps::kScore[place.rows - 1](tile, now.panel, p[side]);
     side = 1 - side;
-    if (first != task.begin) finish(side);
-  });
+    if (place.first != 0) finish(side);
+  }
   finish(1 - side);
 }
 
@@ -236,17 +265,17 @@ TIDEMILL_INLINE void merge_panel(const AttentionCall& call, const AttentionRow& 
     const bool ahead = call.last_read(row, place.positions[i]) < begin;
     reads[i] = !behind && !ahead;
   }
-  merge_queries<S>(all, state, place.first, place.rows, reads);
+  merge_rows<S>(all, state, place.first, place.rows, reads);
 }
 
 // A task's queries over its segments: into(segment) says where one accumulates; done(segment, place, state) takes what
 // a panel found in it, which is still in the nearest cache then.
 template <class S, class Element, class Into, class Done>
 TIDEMILL_INLINE void for_segments(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task,
-                                  const AttentionTask* next, const TaskScratch& scratch, Into into, Done done) {
+                                  const AttentionTask* next, const TaskPanels& panels, const TaskScratch& scratch,
+                                  Into into, Done done) {
   const auto tiles = TaskTiles<Element>::of(call, rows, task);
-  const std::int32_t queries = task.end - task.begin;
-  const bool cached = queries > 2 * kPanelQueries;
+  const bool cached = panels.count > 2;
   std::int32_t start = tiles.first_start();
   std::int32_t cleared = -1;  // the segment that is under way
   AttentionTile<Element> tile = tiles.at(start);
@@ -264,18 +293,23 @@ TIDEMILL_INLINE void for_segments(const AttentionCall& call, const AttentionRow*
       following = others.at(others.first_start());
     }
     tile.fetch_meanwhile(following);
+    const std::int32_t lines = tile.block_lines();
+    const std::int32_t share = cached ? (lines + panels.count - 1) / panels.count : 0;
+    std::int32_t line = 0;
     const auto before = [&](const PanelPlace& place) {
       if (first) clear<S>(state, place.first, place.first + place.rows);
-      if (cached) tile.template fetch_share<S>(place.first, place.first + place.rows, queries);
+      const std::int32_t end = lines - line < share ? lines : line + share;
+      if (cached) tile.template fetch_lines<S>(line, end);
+      line = end;
     };
     const auto after = [&](const PanelPlace& place) {
       if (last) done(segment, place, state);
     };
     if (cached) {
-      const auto wide = cached_tile<S>(tile, tiles.span(start), scratch.wide);
-      attend_tile<S>(call, tiles.row, task, wide, start, scratch.queries, state, before, after);
+      const auto wide = wide_tile<S>(tile, tiles.span(start), scratch.wide);
+      attend_tile<S>(call, tiles.row, panels, wide, start, scratch.queries, state, before, after);
     } else {
-      attend_tile<S>(call, tiles.row, task, tile, start, scratch.queries, state, before, after);
+      attend_tile<S>(call, tiles.row, panels, tile, start, scratch.queries, state, before, after);
     }
     tile = following;
   }
@@ -294,10 +328,14 @@ void begin_task(const AttentionCall& call, const AttentionTask& task, const Accu
 
 // After the last.
 template <class S>
-void end_task(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, const Accumulators& all) {
-  for (std::int32_t r = 0; r < task.end - task.begin; ++r) {
-    normalise<S>(all.output(r), S::sum(S::load(all.sums + S::kLanes * r)), call.kv.head_dim,
-                 query_output<S>(call, row, task, task.begin + r));
+void end_task(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, const TaskPanels& panels,
+              const Accumulators& all) {
+  for (const PanelPlace& place : panels) {
+    for (int i = 0; i < place.rows; ++i) {
+      const std::int32_t r = place.first + i;
+      normalise<S>(all.output(place.first) + kChunkDims * i, place.rows, S::sum(S::load(all.sums + S::kLanes * r)),
+                   call.kv.head_dim, query_output<S>(call, row, task, task.begin + r));
+    }
   }
 }
 
@@ -315,20 +353,21 @@ void attend(const AttentionCall& call, const AttentionRow* rows, const Attention
             float* floats) {
   const AttentionRow& row = rows[task.row];
   const TaskScratch scratch = TaskScratch::in(floats, call.kv.padded_dim());
+  const TaskPanels panels(call, row, task);
   load_queries<S>(call, row, task, scratch.queries);
   if (task.is_part()) {
     for_segments<S, Element>(
-        call, rows, task, next, scratch, [&](std::int32_t segment) { return kept_segment(call, task, segment); },
+        call, rows, task, next, panels, scratch, [&](std::int32_t segment) { return kept_segment(call, task, segment); },
         [](std::int32_t, const PanelPlace&, const Accumulators&) {});
     return;
   }
   begin_task<S>(call, task, scratch.all);
   for_segments<S, Element>(
-      call, rows, task, next, scratch, [&](std::int32_t) { return scratch.segment; },
+      call, rows, task, next, panels, scratch, [&](std::int32_t) { return scratch.segment; },
       [&](std::int32_t segment, const PanelPlace& place, const Accumulators& state) {
         merge_panel<S>(call, row, segment, place, state, scratch.all);
       });
-  end_task<S>(call, row, task, scratch.all);
+  end_task<S>(call, row, task, panels, scratch.all);
 }
 
 // Adds up the segments of a task whose parts have been attended.
@@ -336,14 +375,13 @@ template <class S>
 void merge(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task, float* floats) {
   const AttentionRow& row = rows[task.row];
   const TaskScratch scratch = TaskScratch::in(floats, call.kv.padded_dim());
+  const TaskPanels panels(call, row, task);
   begin_task<S>(call, task, scratch.all);
   for (std::int32_t segment = task.first_segment; segment < task.last_segment; ++segment) {
     const Accumulators state = kept_segment(call, task, segment);
-    for_panels(task, [&](std::int32_t first, int queries) {
-      merge_panel<S>(call, row, segment, PanelPlace::of(call, row, task, first, queries), state, scratch.all);
-    });
+    for (const PanelPlace& place : panels) merge_panel<S>(call, row, segment, place, state, scratch.all);
   }
-  end_task<S>(call, row, task, scratch.all);
+  end_task<S>(call, row, task, panels, scratch.all);
 }
 
 template <class S, class Element>

@@ -2,7 +2,6 @@
 // set S (see simd.h).
 #pragma once
 #include "attention_tile.h"
-#include "norm_impl.h"
 #include "simd.h"
 
 namespace tidemill {
@@ -21,59 +20,68 @@ TIDEMILL_INLINE void for_head_vectors(std::int32_t padded_dim, Body body) {
   }
 }
 
-// p[i][t] = q_i . k_t for kVectors vectors of tokens from t on, a multiple of 16.
-template <class S, class Element, int kRows, int kVectors>
-TIDEMILL_INLINE void token_scores(const AttentionTile<Element>& tile, const float* q, std::int32_t t, float* p,
-                                  std::size_t p_stride) {
+// p[i][t] = q_i . k_t for kRuns runs of tokens.
+template <class S, class Element, int kRows, int kRuns>
+TIDEMILL_INLINE void run_scores(const AttentionTile<Element>& tile, const float* q, std::int32_t run, float* p,
+                                std::size_t p_stride) {
   using V = typename S::V;
-  constexpr int kParts = 16 / S::kLanes;  // vectors in the sixteen tokens that are sure to lie in one block
-  const typename Element::Type* k[kVectors / kParts];
-  const typename Element::Type* next[kVectors / kParts];
-  TIDEMILL_UNROLL for (int w = 0; w < kVectors / kParts; ++w) {
-    const std::int32_t at = t + 16 * w;
-    const std::int32_t block = at / tile.block_size;
-    k[w] = tile.k[block] + (at - block * tile.block_size);
-    if constexpr (Element::kStreamed) next[w] = tile.next_k[block] + (at - block * tile.block_size);
+  constexpr int kParts = kRunTokens / S::kLanes;  // vectors per run
+  constexpr int kVectors = kRuns * kParts;
+  const typename Element::Type* k[kRuns];
+  const typename Element::Type* next[kRuns];
+  TIDEMILL_UNROLL for (int w = 0; w < kRuns; ++w) {
+    k[w] = Element::kWide ? tile.k[run] + kRunTokens * w : tile.k[run + w];
+    if constexpr (Element::kStreamed) next[w] = tile.next_k[run + w];
   }
+  const std::int32_t k_stride = Element::kWide ? kTileTokens : tile.block_size;
   V acc[kRows][kVectors];
   TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
     TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) acc[i][w] = S::zero();
   }
-  for (std::int32_t d = 0; d < tile.head_dim; ++d) {
-    V keys[kVectors];
-    TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) {
-      keys[w] = Element::template load<S>(k[w / kParts] + S::kLanes * (w % kParts));
-    }
-    TIDEMILL_UNROLL for (int w = 0; w < kVectors / kParts; ++w) {
-      k[w] += tile.block_size;
-      if constexpr (Element::kStreamed) {
-        S::prefetch(next[w]);
-        next[w] += tile.block_size;
+  for (std::int32_t left = tile.head_dim; left > 0; left -= kChunkDims, q += kRows * kChunkDims) {
+    const int dims = left < kChunkDims ? left : kChunkDims;
+    for (int d = 0; d < dims; ++d) {
+      V keys[kVectors];
+      TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) {
+        keys[w] = Element::template load<S>(k[w / kParts] + S::kLanes * (w % kParts));
       }
-    }
-    TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
-      const V x = S::set(q[d * kRows + i]);
-      TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) acc[i][w] = S::fma(keys[w], x, acc[i][w]);
+      TIDEMILL_UNROLL for (int w = 0; w < kRuns; ++w) {
+        k[w] += k_stride;
+        if constexpr (Element::kStreamed) {
+          S::prefetch(next[w]);
+          next[w] += k_stride;
+        }
+      }
+      TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+        const V x = S::set(q[i * kChunkDims + d]);
+        TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) acc[i][w] = S::fma(keys[w], x, acc[i][w]);
+      }
     }
   }
   TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
     TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) {
-      S::store(p + static_cast<std::size_t>(i) * p_stride + t + S::kLanes * w, acc[i][w]);
+      S::store(p + static_cast<std::size_t>(i) * p_stride + kRunTokens * run + S::kLanes * w, acc[i][w]);
     }
   }
 }
 
-// Scores of a span, rounded out to multiples of 16 (within its blocks): what the rest holds is masked by the caller.
+// Runs [run, end), as many at a time as the registers hold.
+template <class S, class Element, int kRows, int kRuns>
+TIDEMILL_INLINE void scores_of_runs(const AttentionTile<Element>& tile, const float* q, std::int32_t run,
+                                    std::int32_t end, float* p, std::size_t p_stride) {
+  for (; run + kRuns <= end; run += kRuns) run_scores<S, Element, kRows, kRuns>(tile, q, run, p, p_stride);
+  if constexpr (kRuns > 1) {
+    if (run < end) scores_of_runs<S, Element, kRows, kRuns - 1>(tile, q, run, end, p, p_stride);
+  }
+}
+
+// Scores of the runs that a span touches: what is beside it is masked later.
 template <class S, class Element, int kRows>
 TIDEMILL_INLINE void panel_scores(const AttentionTile<Element>& tile, const float* q, TileSpan span, float* p,
                                   std::size_t p_stride) {
-  constexpr int kVectors = vectors_per_row(S::kLanes, kRows);
-  constexpr int kTokens = S::kLanes * kVectors;
-  std::int32_t t = span.begin / 16 * 16;
-  for (; t + kTokens <= (span.end + 15) / 16 * 16; t += kTokens) {
-    token_scores<S, Element, kRows, kVectors>(tile, q, t, p, p_stride);
-  }
-  for (; t < span.end; t += 16) token_scores<S, Element, kRows, 16 / S::kLanes>(tile, q, t, p, p_stride);
+  constexpr int kRuns = vectors_per_row(S::kLanes, kRows) * S::kLanes / kRunTokens;
+  const std::int32_t end = (span.end + kRunTokens - 1) / kRunTokens;
+  scores_of_runs<S, Element, kRows, kRuns>(tile, q, span.begin / kRunTokens, end, p, p_stride);
 }
 
 // The whole vectors around the scores of a span.
@@ -82,89 +90,131 @@ TIDEMILL_INLINE TileSpan lanes_around(TileSpan span) {
   return {span.begin / S::kLanes * S::kLanes, (span.end + S::kLanes - 1) / S::kLanes * S::kLanes};
 }
 
-template <class S>
-TIDEMILL_INLINE void cap_scores(float* p, TileSpan span, float soft_cap_or_zero) {
-  if (soft_cap_or_zero == 0.0f) return;
-  const TileSpan lanes = lanes_around<S>(span);
-  soft_cap<S>(p + lanes.begin, soft_cap_or_zero, lanes.end - lanes.begin, p + lanes.begin);
+// Calls body(t) for those vectors, in order; a whole tile has a fixed number of them.
+template <class S, bool kWhole, class Body>
+TIDEMILL_INLINE void for_lanes_around(TileSpan span, Body body) {
+  if constexpr (kWhole) {
+    TIDEMILL_UNROLL for (int w = 0; w < kTileTokens / S::kLanes; ++w) body(S::kLanes * w);
+  } else {
+    const TileSpan lanes = lanes_around<S>(span);
+    for (std::int32_t t = lanes.begin; t < lanes.end; t += S::kLanes) body(t);
+  }
 }
 
-// The largest score of a span, which must not be empty; scores beside it in its vectors become the lowest.
 template <class S>
-TIDEMILL_INLINE float largest_score(float* p, TileSpan span) {
-  const float lowest = -__builtin_inff();
+TIDEMILL_INLINE void cap_scores(float* p, TileSpan span, float soft_cap) {
+  const auto cap = S::set(soft_cap);
+  for_lanes_around<S, false>(span, [&](std::int32_t t) {
+    S::store(p + t, S::mul(cap, simd::tanh<S>(S::div(S::load(p + t), cap))));
+  });
+}
+
+// Scores beside a span, in its vectors, become the lowest.
+template <class S>
+TIDEMILL_INLINE void mask_scores(float* p, TileSpan span) {
+  alignas(64) static constexpr float kIndex[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const auto index = S::load(kIndex);
+  const auto lowest = S::set(-__builtin_inff());
   const TileSpan lanes = lanes_around<S>(span);
-  for (std::int32_t t = lanes.begin; t < span.begin; ++t) p[t] = lowest;
-  for (std::int32_t t = span.end; t < lanes.end; ++t) p[t] = lowest;
-  typename S::V best = S::set(lowest);
-  for (std::int32_t t = lanes.begin; t < lanes.end; t += S::kLanes) best = S::max(best, S::load(p + t));
-  return S::max_lane(best);
+  if (lanes.begin < span.begin) {
+    float* first = p + lanes.begin;
+    const auto kept = S::not_less(index, S::set(static_cast<float>(span.begin - lanes.begin)));
+    S::store(first, S::select(kept, S::load(first), lowest));
+  }
+  if (span.end < lanes.end) {
+    float* last = p + lanes.end - S::kLanes;
+    const auto kept = S::greater(S::set(static_cast<float>(span.end - lanes.end + S::kLanes)), index);
+    S::store(last, S::select(kept, S::load(last), lowest));
+  }
+}
+
+// The largest score of a span, lane by lane.
+template <class S, bool kWhole>
+TIDEMILL_INLINE typename S::V largest_scores(const float* p, TileSpan span) {
+  typename S::V best = S::set(-__builtin_inff());
+  for_lanes_around<S, kWhole>(span, [&](std::int32_t t) { best = S::max(best, S::load(p + t)); });
+  return best;
 }
 
 // Scores of a span become weights, which are added to the sums.
-template <class S>
+template <class S, bool kWhole>
 TIDEMILL_INLINE void weigh_scores(float* p, TileSpan span, float maximum, float factor, float* sums) {
   using V = typename S::V;
-  const TileSpan lanes = lanes_around<S>(span);
   V total = S::mul(S::load(sums), S::set(factor));
   const V shift = S::set(maximum);
-  for (std::int32_t t = lanes.begin; t < lanes.end; t += S::kLanes) {
-    const V weight = simd::exp<S>(S::sub(S::load(p + t), shift));
+  for_lanes_around<S, kWhole>(span, [&](std::int32_t t) {
+    const V weight = simd::exp_falling<S>(S::sub(S::load(p + t), shift));
     S::store(p + t, weight);
     total = S::add(total, weight);
-  }
+  });
   S::store(sums, total);
 }
 
+// What a softmax that has read nothing has as its maximum: finite, so that its distance from itself is 0.
+inline constexpr float kNothingRead = -0x1.fffffep127f;
+
+// One float for each row of a panel.
+using RowFloats = float[8];
+static_assert(kPanelQueries <= 8);
+
 // The tile's step of the softmaxes of kRows queries: scores become weights, the new maximums and sums are kept; factors
-// are for what was accumulated before. A query whose span is empty stays as it is.
-template <class S, int kRows>
+// are for what was accumulated before. A query whose span is empty stays as it is. Whole: every span is the tile.
+template <class S, int kRows, bool kWhole>
 TIDEMILL_INLINE void softmax_step(float* p, std::size_t p_stride, const TileSpan* spans, float* maximums, float* sums,
-                                  float* factors) {
-  static_assert(kRows <= S::kLanes);
-  alignas(64) float change[S::kLanes] = {};
-  for (int i = 0; i < kRows; ++i) {
-    if (spans[i].empty()) continue;
-    const float largest = largest_score<S>(p + static_cast<std::size_t>(i) * p_stride, spans[i]);
-    const float before = maximums[i];
-    maximums[i] = largest > before ? largest : before;
-    change[i] = before - maximums[i];
+                                  RowFloats& factors) {
+  using E = typename S::Eight;
+  typename S::V largest[kRows];
+  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+    float* row = p + static_cast<std::size_t>(i) * p_stride;
+    if (!kWhole && !spans[i].empty()) mask_scores<S>(row, spans[i]);
+    largest[i] = largest_scores<S, kWhole>(row, spans[i]);
   }
-  S::store(change, simd::exp<S>(S::load(change)));  // of all rows at once; exp(0) is 1
+  const auto before = E::load_first(maximums, kRows);
+  const auto after = E::max(S::row_maxima(largest), before);
+  E::store_first(maximums, after, kRows);
+  alignas(32) RowFloats shifts;  // read lane by lane, from one store
+  E::store(shifts, after);
+  E::store(factors, simd::exp_falling<E>(E::sub(before, after)));
   for (int i = 0; i < kRows; ++i) {
-    factors[i] = change[i];
-    if (spans[i].empty()) continue;
-    weigh_scores<S>(p + static_cast<std::size_t>(i) * p_stride, spans[i], maximums[i], factors[i],
-                    sums + S::kLanes * i);
+    if (!kWhole && spans[i].empty()) continue;
+    weigh_scores<S, kWhole>(p + static_cast<std::size_t>(i) * p_stride, spans[i], shifts[i], factors[i],
+                            sums + S::kLanes * i);
   }
+}
+
+// Where dimension d of a row is, counted from the row's place in the first chunk of a panel of so many rows.
+TIDEMILL_INLINE constexpr std::int32_t chunked(std::int32_t d, int rows) {
+  return d / kChunkDims * (kChunkDims * rows) + d % kChunkDims;
 }
 
 // out_i = out_i * factor_i + sum over a span's tokens of p[i][t] v_t, tokens in order, kWidth vectors at d.
 template <class S, class Element, int kRows, int kWidth>
 TIDEMILL_INLINE void panel_values(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
-                                  const float* factors, TileSpan span, std::int32_t d, float* const* out) {
+                                  const float* factors, TileSpan span, std::int32_t d, float* out) {
   using V = typename S::V;
-  constexpr int kLine = 64 / static_cast<int>(sizeof(typename Element::Type));
+  constexpr int kLine = AttentionTile<Element>::kLine;
+  const auto row = static_cast<std::size_t>(tile.padded_dim);
+  out += chunked(d, kRows);
   V acc[kRows][kWidth];
   TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
     TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) {
-      acc[i][w] = S::mul(S::load(out[i] + d + S::kLanes * w), S::set(factors[i]));
+      acc[i][w] = S::mul(S::load(out + kChunkDims * i + chunked(S::kLanes * w, kRows)), S::set(factors[i]));
     }
   }
   for (std::int32_t t = span.begin; t < span.end;) {
-    const std::int32_t block = t / tile.block_size;
-    const std::int32_t first = block * tile.block_size;
-    const auto at = static_cast<std::size_t>((t - first) * tile.padded_dim + d);
-    const auto* v = tile.v[block] + at;
-    const auto* next = Element::kStreamed ? tile.next_v[block] + at : v;
-    const std::int32_t end = first + tile.block_size < span.end ? first + tile.block_size : span.end;
+    const std::int32_t run = t / kRunTokens;
+    const std::size_t at = static_cast<std::size_t>(t % kRunTokens) * row + static_cast<std::size_t>(d);
+    const auto* v = tile.v[run] + at;
+    const auto* next = Element::kStreamed ? tile.next_v[run] + at : v;
+    const std::int32_t run_end = Element::kWide ? kTileTokens : (run + 1) * kRunTokens;
+    const std::int32_t end = run_end < span.end ? run_end : span.end;
     for (; t < end; ++t) {
       V values[kWidth];
       TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) values[w] = Element::template load<S>(v + S::kLanes * w);
-      v += tile.padded_dim;
+      v += row;
       if constexpr (Element::kStreamed) {
         TIDEMILL_UNROLL for (int w = 0; w < S::kLanes * kWidth; w += kLine) S::prefetch(next + w);
-        next += tile.padded_dim;
+        next += row;
       }
       TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
         const V x = S::set(p[static_cast<std::size_t>(i) * p_stride + static_cast<std::size_t>(t)]);
@@ -173,52 +223,42 @@ TIDEMILL_INLINE void panel_values(const AttentionTile<Element>& tile, const floa
     }
   }
   TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
-    TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) S::store(out[i] + d + S::kLanes * w, acc[i][w]);
+    TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) {
+      S::store(out + kChunkDims * i + chunked(S::kLanes * w, kRows), acc[i][w]);
+    }
   }
 }
 
 // out += sum over a span's tokens of p[t] v_t: those at a window's ends that only some queries of a panel read.
-template <class S, class Element>
+template <class S, class Element, int kRows>
 TIDEMILL_INLINE void extra_values(const AttentionTile<Element>& tile, const float* p, TileSpan span, float* out) {
   for (std::int32_t t = span.begin; t < span.end; ++t) {
-    const std::int32_t block = t / tile.block_size;
-    const auto* v = tile.v[block] + static_cast<std::size_t>(t - block * tile.block_size) *
-                                        static_cast<std::size_t>(tile.padded_dim);
+    const auto* v = tile.v[t / kRunTokens] + t % kRunTokens * tile.padded_dim;
     for_head_vectors<S>(tile.padded_dim, [&](auto lanes, std::int32_t d) {
       using L = decltype(lanes);
-      L::store(out + d, L::fma(Element::template load<L>(v + d), L::set(p[t]), L::load(out + d)));
+      float* at = out + chunked(d, kRows);
+      L::store(at, L::fma(Element::template load<L>(v + d), L::set(p[t]), L::load(at)));
     });
   }
 }
 
 // out_i = out_i * factor_i + the tokens that only query i and earlier ones of its panel read; the factor is then 1.
-template <class S, class Element>
+template <class S, class Element, int kRows>
 TIDEMILL_INLINE void leading_values(const AttentionTile<Element>& tile, const float* p, float* factor, TileSpan span,
                                     float* out) {
   for_head_vectors<S>(tile.padded_dim, [&](auto lanes, std::int32_t d) {
     using L = decltype(lanes);
-    L::store(out + d, L::mul(L::load(out + d), L::set(*factor)));
+    float* at = out + chunked(d, kRows);
+    L::store(at, L::mul(L::load(at), L::set(*factor)));
   });
   *factor = 1.0f;
-  extra_values<S, Element>(tile, p, span, out);
+  extra_values<S, Element, kRows>(tile, p, span, out);
 }
 
-// Weighted values of a panel, for each query its tokens in order: its own at the window's beginning, those that all
-// queries read, its own at the diagonal.
-//
-//     query 0   | own |  common  |             spans ascend: a later query begins and ends later
-//     query 1     own |  common  | own |
-//     query 2         |  common  | own   |
+// Weighted values of a panel, kWidth vectors at a time; what is left, fewer.
 template <class S, class Element, int kRows>
-TIDEMILL_INLINE void panel_output(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
-                                  float* factors, const TileSpan* spans, float* const* out) {
-  const std::int32_t begin = spans[kRows - 1].begin;
-  const TileSpan common{begin, spans[0].end > begin ? spans[0].end : begin};
-  for (int i = 0; i + 1 < kRows; ++i) {
-    const TileSpan own{spans[i].begin, spans[i].end < begin ? spans[i].end : begin};
-    if (own.empty()) continue;
-    leading_values<S, Element>(tile, p + static_cast<std::size_t>(i) * p_stride, factors + i, own, out[i]);
-  }
+TIDEMILL_INLINE void common_values(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
+                                   const float* factors, TileSpan common, float* out) {
   constexpr int kWidth = vectors_per_row(S::kLanes, kRows);
   std::int32_t d = 0;
   for (; d + S::kLanes * kWidth <= tile.padded_dim; d += S::kLanes * kWidth) {
@@ -232,37 +272,66 @@ TIDEMILL_INLINE void panel_output(const AttentionTile<Element>& tile, const floa
       panel_values<typename S::Eight, Element, kRows, 1>(tile, p, p_stride, factors, common, d, out);
     }
   }
+}
+
+// The same where spans differ: for each query its tokens in order, its own at the window's beginning, those that all
+// queries read, its own at the diagonal.
+//
+//     query 0   | own |  common  |             spans ascend: a later query begins and ends later
+//     query 1     own |  common  | own |
+//     query 2         |  common  | own   |
+template <class S, class Element, int kRows>
+TIDEMILL_INLINE void ragged_values(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
+                                   float* factors, const TileSpan* spans, float* out) {
+  const std::int32_t begin = spans[kRows - 1].begin;
+  const TileSpan common{begin, spans[0].end > begin ? spans[0].end : begin};
+  for (int i = 0; i + 1 < kRows; ++i) {
+    const TileSpan own{spans[i].begin, spans[i].end < begin ? spans[i].end : begin};
+    if (own.empty()) continue;
+    leading_values<S, Element, kRows>(tile, p + static_cast<std::size_t>(i) * p_stride, factors + i, own,
+                               out + kChunkDims * i);
+  }
+  common_values<S, Element, kRows>(tile, p, p_stride, factors, common, out);
   for (int i = 1; i < kRows; ++i) {
     const TileSpan own{common.end, spans[i].end};
-    extra_values<S, Element>(tile, p + static_cast<std::size_t>(i) * p_stride, own, out[i]);
+    extra_values<S, Element, kRows>(tile, p + static_cast<std::size_t>(i) * p_stride, own, out + kChunkDims * i);
   }
 }
 
 // One panel of query rows and what it has accumulated.
 struct QueryPanel {
-  const float* q;   // [dim][rows], scaled
+  const float* q;   // [chunk][rows][16], scaled
   float* maximums;  // [rows]
   float* sums;      // [rows][lanes]
+  float* out;       // [chunk][rows][16]
   float soft_cap;   // 0: none
-  float* out[kPanelQueries];
-  TileSpan spans[kPanelQueries];  // tokens of the tile each row reads; begins and ends ascend
+  bool whole;       // every row reads all of the tile
+  TileSpan spans[kPanelQueries];  // else, tokens of the tile each row reads; begins and ends ascend
 };
 
 // p[i][t] = the scores of the panel's row i.
 template <class S, class Element, int kRows>
 void score_panel(const AttentionTile<Element>& tile, const QueryPanel& panel, float* p) {
-  panel_scores<S, Element, kRows>(tile, panel.q, {panel.spans[0].begin, panel.spans[kRows - 1].end}, p, kTileTokens);
+  const TileSpan span = panel.whole ? kWholeTile : TileSpan{panel.spans[0].begin, panel.spans[kRows - 1].end};
+  panel_scores<S, Element, kRows>(tile, panel.q, span, p, kTileTokens);
 }
 
 // The rest, from the scores: softmax and values.
 template <class S, class Element, int kRows>
 void finish_panel(const AttentionTile<Element>& tile, const QueryPanel& panel, float* p) {
-  float factors[kRows];
-  for (int i = 0; i < kRows; ++i) {
-    if (!panel.spans[i].empty()) cap_scores<S>(p + i * kTileTokens, panel.spans[i], panel.soft_cap);
+  if (panel.soft_cap != 0.0f) {
+    for (int i = 0; i < kRows; ++i) {
+      cap_scores<S>(p + i * kTileTokens, panel.whole ? kWholeTile : panel.spans[i], panel.soft_cap);
+    }
   }
-  softmax_step<S, kRows>(p, kTileTokens, panel.spans, panel.maximums, panel.sums, factors);
-  panel_output<S, Element, kRows>(tile, p, kTileTokens, factors, panel.spans, panel.out);
+  alignas(32) RowFloats factors;
+  if (panel.whole) {
+    softmax_step<S, kRows, true>(p, kTileTokens, panel.spans, panel.maximums, panel.sums, factors);
+    common_values<S, Element, kRows>(tile, p, kTileTokens, factors, kWholeTile, panel.out);
+  } else {
+    softmax_step<S, kRows, false>(p, kTileTokens, panel.spans, panel.maximums, panel.sums, factors);
+    ragged_values<S, Element, kRows>(tile, p, kTileTokens, factors, panel.spans, panel.out);
+  }
 }
 
 // The two for each number of rows.

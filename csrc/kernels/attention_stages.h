@@ -34,7 +34,7 @@ void materialised_scores(const AttentionCall& call, const AttentionRow& row, con
     for_tiles(call, position, call.last_read(row, position), [&](std::int32_t start, TileSpan span) {
       const auto tile = tile_of<OnceElement<Element>>(call.kv, row.table, task.kv_head, start, span);
       panel_scores<S, OnceElement<Element>, 1>(tile, scratch, span, p + start, 0);
-      cap_scores<S>(p + start, span, call.soft_cap);
+      if (call.soft_cap != 0.0f) cap_scores<S>(p + start, span, call.soft_cap);
     });
   }
 }
@@ -50,8 +50,8 @@ void materialised_softmax(const AttentionCall& call, const AttentionRow& row, co
     float maximum;
     alignas(64) float sums[S::kLanes];
     begin_softmax<S>(call, task.kv_head * group + r % group, &maximum, sums);
-    float factor;
-    softmax_step<S, 1>(p, 0, &span, &maximum, sums, &factor);
+    alignas(32) RowFloats factors;
+    softmax_step<S, 1, false>(p, 0, &span, &maximum, sums, factors);
     const auto total = S::set(S::sum(S::load(sums)));
     const TileSpan lanes = lanes_around<S>(span);
     for (std::int32_t t = lanes.begin; t < lanes.end; t += S::kLanes) S::store(p + t, S::div(S::load(p + t), total));
@@ -69,9 +69,9 @@ void materialised_values(const AttentionCall& call, const AttentionRow& row, con
     const std::int32_t position = row.start + r / group;
     for_tiles(call, position, call.last_read(row, position), [&](std::int32_t start, TileSpan span) {
       const auto tile = tile_of<OnceElement<Element>>(call.kv, row.table, task.kv_head, start, span);
-      extra_values<S, OnceElement<Element>>(tile, p + start, span, scratch);
+      extra_values<S, OnceElement<Element>, 1>(tile, p + start, span, scratch);
     });
-    normalise<S>(scratch, 1.0f, call.kv.head_dim, query_output<S>(call, row, task, r));
+    normalise<S>(scratch, 1, 1.0f, call.kv.head_dim, query_output<S>(call, row, task, r));
   }
 }
 
