@@ -13,17 +13,18 @@ endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")  # asserts stay on: they guard impossible states and cost nothing measurable
 
 # Files named *_<isa>.cpp are compiled for one instruction set: those of the target with its flags, others not at all.
-set(TIDEMILL_EVERY_ISA avx2 avx512 neon neon_dot)
+set(TIDEMILL_EVERY_ISA avx2 avx512 amx neon neon_dot)
 set(TIDEMILL_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(TIDEMILL_FLAGS_avx512 ${TIDEMILL_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 warns of operands that its own intrinsics leave open.
   list(APPEND TIDEMILL_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
+set(TIDEMILL_FLAGS_amx ${TIDEMILL_FLAGS_avx512})  # its own instructions are written in assembly
 set(TIDEMILL_FLAGS_neon "")  # every aarch64 processor has it
 set(TIDEMILL_FLAGS_neon_dot -march=armv8.2-a+dotprod)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  set(TIDEMILL_ISAS avx2 avx512)
+  set(TIDEMILL_ISAS avx2 avx512 amx)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
   set(TIDEMILL_ISAS neon neon_dot)
 else()

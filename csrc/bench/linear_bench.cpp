@@ -1,4 +1,4 @@
-// How fast the linear kernels are, against the multiply peaks of the same minutes (one thread).
+// How fast the linear kernels are, against the multiply peaks of their instruction sets in the same minutes (one thread).
 //
 //   linear_bench [seconds [sets [name]]]      10 s with the best kernels by default; the last line is JSON
 //
@@ -8,7 +8,6 @@
 // GOP/s counts two operations per multiply-add. Shared machines change speed from minute to minute, so peaks and
 // kernels take turns in each round and medians are compared; times are processor time of the thread, which leaves out
 // the slices that other processes take. Weights streamed from memory are counted in packed bytes.
-// Peaks are measured on x86-64 with AVX2 only; elsewhere the portable kernels run without them.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -24,46 +23,12 @@
 #include "bench/cases.h"
 #include "executor/isa.h"
 #include "kernels/linear.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "kernels/roof.h"
 
 namespace {
 
 using namespace tidemill;
 using namespace tidemill::bench;
-
-#if defined(__x86_64__)
-// Ten independent chains of one instruction: nothing but its issue rate limits them.
-#define TEN_TIMES(instruction, operands)                                                             \
-  instruction operands "%%ymm0\n\t" instruction operands "%%ymm1\n\t" instruction operands "%%ymm2\n\t"   \
-  instruction operands "%%ymm3\n\t" instruction operands "%%ymm4\n\t" instruction operands "%%ymm5\n\t"   \
-  instruction operands "%%ymm6\n\t" instruction operands "%%ymm7\n\t" instruction operands "%%ymm8\n\t"   \
-  instruction operands "%%ymm9\n\t"
-#define TEN_REGISTERS "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm6", "ymm7", "ymm8", "ymm9"
-
-void fma_chains() {
-  __asm__ volatile("vzeroall" ::: TEN_REGISTERS, "ymm10", "ymm11", "ymm12", "ymm13", "ymm14", "ymm15");
-  for (int i = 0; i < 20000; ++i) {
-    __asm__ volatile(TEN_TIMES("vfmadd231ps ", "%%ymm14, %%ymm15, ")::: TEN_REGISTERS);
-  }
-}
-
-void byte_multiply_chains() {
-  for (int i = 0; i < 20000; ++i) {
-    __asm__ volatile(TEN_TIMES("vpmaddubsw ", "%%ymm14, %%ymm15, ")::: TEN_REGISTERS);
-  }
-}
-
-__attribute__((target("avx2"))) void read_all(const std::uint8_t* bytes, std::size_t size) {
-  __m256i sum = _mm256_setzero_si256();
-  for (std::size_t i = 0; i < size; i += 32) {
-    sum = _mm256_xor_si256(sum, _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes + i)));
-  }
-  __asm__ volatile("" ::"x"(sum));
-}
-#endif
 
 std::string product_name(const LinearKernels& kernels, Layout layout, bool fast, int n, int k, int rows) {
   constexpr const char* names[] = {"q4_0", "q4_1", "q8_0", "q4_k",   "q5_k",  "q6_k", "q5_0", "q5_1",
@@ -105,7 +70,8 @@ Case product_case(const LinearKernels& kernels, Layout layout, bool fast, int n,
   };
   const bool streams = weight.bytes() > (std::size_t{32} << 20);
   const std::string name = product_name(kernels, layout, fast, n, k, rows);
-  return {name, fast ? "vpmaddubsw" : "fma", 2.0 * n * k * rows, streams ? static_cast<double>(weight.bytes()) : 0.0, run};
+  const RoofLoops loops = roof_loops(kernels.isa);
+  return {name, fast ? loops.integer_instruction : loops.float_instruction, 2.0 * n * k * rows, streams ? static_cast<double>(weight.bytes()) : 0.0, run};
 }
 
 Case quantize_case(const LinearKernels& kernels, int rows, int k) {
@@ -119,17 +85,25 @@ Case quantize_case(const LinearKernels& kernels, int rows, int k) {
   return {name, "", static_cast<double>(x->size()), 0.0, run};
 }
 
-std::vector<Case> peak_cases() {
+// The peaks of these sets, each once, and reading.
+std::vector<Case> peak_cases(const std::vector<const LinearKernels*>& kernels) {
   std::vector<Case> cases;
-#if defined(__x86_64__)
-  if (supported_isas().size() > 1) {
-    cases.push_back({"peak fma", "", 20000 * 160.0, 0.0, fma_chains});
-    cases.push_back({"peak vpmaddubsw", "", 20000 * 640.0, 0.0, byte_multiply_chains});
-    constexpr std::size_t kSize = std::size_t{128} << 20;
-    auto stream = std::make_shared<HugeBytes>(kSize);
-    cases.push_back({"read loop", "", 0.0, static_cast<double>(kSize), [stream] { read_all(stream->get(), kSize); }});
+  const auto add = [&](const char* instruction, double operations, void (*run)()) {
+    const std::string name = std::string("peak ") + instruction;
+    for (const Case& c : cases) {
+      if (c.name == name) return;
+    }
+    cases.push_back({name, "", operations, 0.0, run});
+  };
+  for (const LinearKernels* set : kernels) {
+    const RoofLoops loops = roof_loops(set->isa);
+    add(loops.float_instruction, loops.float_operations, loops.multiply_floats);
+    add(loops.integer_instruction, loops.integer_operations, loops.multiply_bytes);
   }
-#endif
+  constexpr std::size_t kSize = std::size_t{128} << 20;
+  auto stream = std::make_shared<HugeBytes>(kSize);
+  const auto read = roof_loops(kernels[0]->isa).read;
+  cases.push_back({"read loop", "", 0.0, static_cast<double>(kSize), [=] { read(stream->get(), kSize); }});
   return cases;
 }
 
@@ -187,12 +161,13 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    std::vector<Case> cases = make_cases(kernels_of(argc > 2 ? argv[2] : "best"), argc > 3 ? argv[3] : "");
+    const std::vector<const LinearKernels*> kernels = kernels_of(argc > 2 ? argv[2] : "best");
+    std::vector<Case> cases = make_cases(kernels, argc > 3 ? argv[3] : "");
     if (cases.empty()) {
       std::fprintf(stderr, "linear_bench: no case has %s in its name\n", argc > 3 ? argv[3] : "");
       return 2;
     }
-    std::vector<Case> peaks = peak_cases();
+    std::vector<Case> peaks = peak_cases(kernels);
     cases.insert(cases.begin(), std::make_move_iterator(peaks.begin()), std::make_move_iterator(peaks.end()));
     measure(cases, argc > 1 ? std::atof(argv[1]) : 10.0);
     report("linear", cases);

@@ -382,6 +382,11 @@ NB_MODULE(_native, m) {
   using tidemill::Module;
   m.doc() = "Native kernels and the machine that steps a lowered graph.";
   m.def("supported_isas", &tidemill::supported_isas);
+  m.def("refused_isas", [] {
+    nb::dict refused;
+    for (const auto& [isa, reason] : tidemill::refused_isas()) refused[isa.c_str()] = reason;
+    return refused;
+  });
   m.def("checksum", &tidemill::checksum_of, "data"_a, "key"_a, "mapped"_a, "release"_a);
   m.def("let_go", [](std::uintptr_t address, std::size_t bytes) {
     tidemill::let_go(reinterpret_cast<const std::uint8_t*>(address), bytes);

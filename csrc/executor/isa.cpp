@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "tile_access.h"
+
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -33,6 +35,7 @@ std::vector<std::string> supported_isas() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vnni");
+  if (avx2 && avx512 && tile_access().granted()) names.emplace_back("amx");
   if (avx2 && avx512) names.emplace_back("avx512");
   if (avx2) names.emplace_back("avx2");
 #elif defined(__aarch64__)
@@ -43,16 +46,25 @@ std::vector<std::string> supported_isas() {
   return names;
 }
 
+std::vector<std::pair<std::string, std::string>> refused_isas() {
+  std::vector<std::pair<std::string, std::string>> refused;
+  if (tile_access().present && !tile_access().granted()) refused.emplace_back("amx", tile_access().refusal);
+  return refused;
+}
+
 Kernels select_kernels(std::string_view isa) {
   const std::vector<std::string> supported = supported_isas();
   if (isa == "auto") isa = supported.front();
   if (std::find(supported.begin(), supported.end(), isa) == supported.end()) {
     std::string list;
     for (const std::string& name : supported) list += (list.empty() ? "" : ", ") + name;
-    throw std::invalid_argument("instruction set '" + std::string(isa) + "' does not run here; this machine runs: " +
-                                list);
+    std::string reason;
+    for (const auto& [name, why] : refused_isas()) reason += name == isa ? " (" + why + ")" : "";
+    throw std::invalid_argument("instruction set '" + std::string(isa) + "' does not run here" + reason +
+                                "; this machine runs: " + list);
   }
 #if defined(__x86_64__)
+  if (isa == "amx") return {&linear_kernels_amx(), &vector_kernels_avx512()};
   if (isa == "avx512") return {&linear_kernels_avx512(), &vector_kernels_avx512()};
   if (isa == "avx2") return {&linear_kernels_avx2(), &vector_kernels_avx2()};
 #elif defined(__aarch64__)

@@ -153,6 +153,7 @@ const LinearKernels& linear_kernels_portable();
 #if defined(__x86_64__)
 const LinearKernels& linear_kernels_avx2();
 const LinearKernels& linear_kernels_avx512();
+const LinearKernels& linear_kernels_amx();
 #elif defined(__aarch64__)
 const LinearKernels& linear_kernels_neon();
 const LinearKernels& linear_kernels_neon_dot();

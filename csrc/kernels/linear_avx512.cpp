@@ -4,6 +4,7 @@
 // does not inline would be exported with AVX-512 code in it (the test isa_leak looks for that).
 #include <immintrin.h>
 
+#include "kernels/linear_avx512_store.h"
 #include "kernels/linear_avx512_weights.h"
 #include "kernels/linear_impl.h"
 #include "kernels/stream.h"
@@ -214,9 +215,7 @@ inline void add_k(__m512 w, const float* x, std::size_t stride, __m512 (&part)[R
   }
 }
 
-inline __mmask16 first_columns(int columns) { return static_cast<__mmask16>((1u << columns) - 1u); }
-
-struct Avx512 {
+struct Avx512 : Avx512Store {
   static constexpr int kCallPanels = 2;  // 8 rows per call
   static constexpr int kFloatRows = 8;   // enough independent sums to hide the latency of an fma
 
@@ -291,14 +290,6 @@ struct Avx512 {
       float* row = acc + kTileColumns * r;
       _mm512_store_ps(row, _mm512_add_ps(_mm512_load_ps(row), part[r]));
     }
-  }
-
-  static void store_row(const float* acc, std::int32_t columns, float* out, const float* bias, const float* residual) {
-    const __mmask16 mask = first_columns(columns);
-    __m512 value = _mm512_load_ps(acc);
-    if (bias != nullptr) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, bias));
-    if (residual != nullptr) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, residual));
-    _mm512_mask_storeu_ps(out, mask, value);
   }
 };
 

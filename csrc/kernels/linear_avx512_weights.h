@@ -1,7 +1,7 @@
 // How the AVX-512 kernels read packed block weights: the codes of a quad of k and the scales of all 16 columns of a tile
 // (linear.h has the layouts).
 //
-// For linear_avx512.cpp alone: everything is in an anonymous namespace, and compiled for AVX-512.
+// For linear_avx512.cpp and linear_amx.cpp: everything is in an anonymous namespace, and compiled for AVX-512.
 #pragma once
 #include <immintrin.h>
 

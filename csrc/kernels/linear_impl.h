@@ -149,11 +149,10 @@ void quantized_tiles(const PackedMatrix& weight, const QuantizedRows& x, std::in
   }
 }
 
-template <class Isa>
-void linear_quantized(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin,
-                      std::int32_t tile_end, const LinearOutput& output, int variant) {
-  const auto run = [&]<Layout L>() { quantized_tiles<Isa, L>(weight, x, tile_begin, tile_end, output, variant); };
-  switch (weight.layout) {
+// run.operator()<L>() for a layout that has a product with 8-bit activations.
+template <class Run>
+auto with_quantized_layout(Layout layout, const Run& run) {
+  switch (layout) {
     case Layout::kQ4Symmetric: return run.template operator()<Layout::kQ4Symmetric>();
     case Layout::kQ4Affine: return run.template operator()<Layout::kQ4Affine>();
     case Layout::kQ8: return run.template operator()<Layout::kQ8>();
@@ -170,8 +169,17 @@ void linear_quantized(const PackedMatrix& weight, const QuantizedRows& x, std::i
     case Layout::kFloat8:
     case Layout::kF16:
     case Layout::kBF16:
-    case Layout::kF32: __builtin_trap();  // float layouts have no quantised product
+    case Layout::kF32: break;
   }
+  __builtin_trap();
+}
+
+template <class Isa>
+void linear_quantized(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin,
+                      std::int32_t tile_end, const LinearOutput& output, int variant) {
+  with_quantized_layout(weight.layout, [&]<Layout L>() {
+    quantized_tiles<Isa, L>(weight, x, tile_begin, tile_end, output, variant);
+  });
 }
 
 // Bytes of 32 k of one tile, without the header of 256.

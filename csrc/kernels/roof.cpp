@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kRounds = 20000;  // tens of microseconds a call
 constexpr int kChains = 10;
+constexpr int kTileRounds = 1000;
 
 // What compilers make of plain loops, for processors without loops of their own here.
 typedef float F4 __attribute__((vector_size(16)));
@@ -57,6 +58,23 @@ TIDEMILL_CHAINS(bytes_256, "vpmaddubsw %%ymm14, %%ymm15, ", "%%ymm")
 TIDEMILL_CHAINS(fma_512, "vfmadd231ps %%zmm14, %%zmm15, ", "%%zmm")
 TIDEMILL_CHAINS(dot_512, "vpdpbusd %%zmm14, %%zmm15, ", "%%zmm")
 
+// Tiles of 16 x 64 bytes, the most that one product takes; six sums, one factor twice.
+void tiles_amx() {
+  struct alignas(64) Shapes {
+    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  static constexpr Shapes shapes;
+  __asm__ volatile("ldtilecfg %0" ::"m"(shapes));
+  for (int i = 0; i < kTileRounds; ++i) {
+    __asm__ volatile(
+        "tdpbssd %%tmm6, %%tmm7, %%tmm0\n\ttdpbssd %%tmm6, %%tmm7, %%tmm1\n\ttdpbssd %%tmm6, %%tmm7, %%tmm2\n\t"
+        "tdpbssd %%tmm6, %%tmm7, %%tmm3\n\ttdpbssd %%tmm6, %%tmm7, %%tmm4\n\ttdpbssd %%tmm6, %%tmm7, %%tmm5" ::);
+  }
+  __asm__ volatile("tilerelease");
+}
+
 #define TIDEMILL_READ(name, load, r, step)                                                                  \
   void name(const std::uint8_t* bytes, std::size_t size) {                                                  \
     const std::uint8_t* end = bytes + size;                                                                 \
@@ -95,11 +113,13 @@ TIDEMILL_CHAINS(dot_neon, ".arch armv8.2-a+dotprod\n\t", "sdot ", ".4s, v18.16b,
 #endif
 
 constexpr double kCalls = 2.0 * kRounds * kChains;  // two operations per lane
+constexpr double kTileOperations = 2.0 * kTileRounds * 6 * (16 * 16 * 64);
 
 }  // namespace
 
 RoofLoops roof_loops(std::string_view isa) {
 #if defined(__x86_64__)
+  if (isa == "amx") return {"vfmadd231ps zmm", "tdpbssd", 16 * kCalls, kTileOperations, fma_512, tiles_amx, read_512};
   if (isa.starts_with("avx512")) {
     return {"vfmadd231ps zmm", "vpdpbusd zmm", 16 * kCalls, 64 * kCalls, fma_512, dot_512, read_512};
   }

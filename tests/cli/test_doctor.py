@@ -14,6 +14,7 @@ from tidemill.cli.main import run
 FINE = {
     "native_error": None,
     "isas": ["avx512", "avx2", "portable"],
+    "isas_refused": {},
     "isa": "avx512",
     "processors_by_quota": None,
     "processors_by_affinity": 4,
@@ -33,6 +34,7 @@ def test_a_machine_in_order_gets_no_suggestion() -> None:
         ({"isa": "portable"}, "TIDEMILL_ISA holds the kernels back to portable; unset it for avx512"),
         ({"isa": "avx2"}, "TIDEMILL_ISA holds the kernels back to avx2; unset it for avx512"),
         ({"isa": "portable", "isas": ["portable"]}, "only the portable kernels run here"),
+        ({"isas_refused": {"amx": "no space"}}, "does not let this process use amx, which the processor has: no space"),
         ({"processors_by_quota": 1.5}, "quota allows 1.5 of 4 processors"),
         ({"memory_available": 2**29}, "less than 1 GiB"),
     ],
@@ -51,6 +53,15 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0.1 < found["read_gb_per_second"] < 10_000
     assert 0.1 < found["multiply_add_gflops"] < 1_000_000
     assert found["native_module"] is (found["native_error"] is None)
+
+
+def test_what_the_system_refuses_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    native = pytest.importorskip("tidemill.executors.native._native", exc_type=ImportError)
+    monkeypatch.setattr(native, "refused_isas", lambda: {"amx": "no space"})
+    assert run(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split() == ["isas_refused", "amx:", "no", "space"] for line in lines)
+    assert any(line.endswith("use amx, which the processor has: no space") for line in lines)
 
 
 def test_doctor_as_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

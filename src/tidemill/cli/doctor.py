@@ -35,7 +35,20 @@ def examine() -> dict[str, Any]:
     from tidemill.core.machine import read_machine
 
     machine = read_machine()
-    known = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimd", "asimddp", "i8mm", "sve")
+    known = (
+        "avx2",
+        "fma",
+        "f16c",
+        "avx512f",
+        "avx512_vnni",
+        "avx_vnni",
+        "amx_tile",
+        "amx_int8",
+        "asimd",
+        "asimddp",
+        "i8mm",
+        "sve",
+    )
     found: dict[str, Any] = {
         "tidemill": __version__,
         "python": platform.python_version(),
@@ -59,12 +72,18 @@ def examine() -> dict[str, Any]:
 def _native() -> dict[str, Any]:
     """Whether the compiled module loads, the kernels it has for this processor, best first, and those it takes."""
     try:
-        from tidemill.executors.native._native import supported_isas
+        from tidemill.executors.native._native import refused_isas, supported_isas
     except ImportError as error:
-        return {"native_module": False, "native_error": str(error), "isas": [], "isa": None}
+        return {"native_module": False, "native_error": str(error), "isas": [], "isas_refused": {}, "isa": None}
     isas = supported_isas()
     asked = os.environ.get("TIDEMILL_ISA", "auto")
-    return {"native_module": True, "native_error": None, "isas": isas, "isa": isas[0] if asked == "auto" else asked}
+    return {
+        "native_module": True,
+        "native_error": None,
+        "isas": isas,
+        "isas_refused": refused_isas(),
+        "isa": isas[0] if asked == "auto" else asked,
+    }
 
 
 def suggestions(found: dict[str, Any]) -> list[str]:
@@ -78,6 +97,10 @@ def suggestions(found: dict[str, Any]) -> list[str]:
         lines.append(f"TIDEMILL_ISA holds the kernels back to {found['isa']}; unset it for {found['isas'][0]}")
     elif found["isa"] == "portable":
         lines.append("only the portable kernels run here: they are several times slower than those for AVX2 or NEON")
+    lines += [
+        f"the system does not let this process use {isa}, which the processor has: {reason}"
+        for isa, reason in found["isas_refused"].items()
+    ]
     if found["processors_by_quota"] is not None and found["processors_by_quota"] < found["processors_by_affinity"]:
         lines.append(
             f"the control group's quota allows {found['processors_by_quota']:g} of {found['processors_by_affinity']} "
@@ -91,6 +114,8 @@ def suggestions(found: dict[str, Any]) -> list[str]:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value)) or "-"
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {item}" for key, item in value.items()) or "-"
     if isinstance(value, int) and value >= 2**20:
         return f"{value / 2**30:.1f} GiB"
     return "-" if value is None else str(value)

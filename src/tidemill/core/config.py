@@ -71,7 +71,7 @@ class ExecutorConfig:
     """Number format of the KV cache; auto: f16, or f32 with exact numerics."""
     threads: int | None = None
     """Compute threads; default: the processors this process may use (affinity and cgroup quota)."""
-    isa: Literal["auto", "avx512", "avx2", "neon-dot", "neon", "portable"] = "auto"
+    isa: Literal["auto", "amx", "avx512", "avx2", "neon-dot", "neon", "portable"] = "auto"
     """Kernel variant; auto: the best this machine has. The variable TIDEMILL_ISA overrides auto."""
     attention: Literal["tiled", "materialized"] = "tiled"
     """tiled: online softmax over tiles of 64 tokens; materialized: the score matrix is stored (the slow twin)."""

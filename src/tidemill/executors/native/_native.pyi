@@ -11,6 +11,9 @@ import numpy.typing as npt
 def supported_isas() -> list[str]:
     """Instruction sets this build has and this processor can run, best first."""
 
+def refused_isas() -> dict[str, str]:
+    """Those that the processor could run and the system does not let it, with the reason."""
+
 CHECKSUM_KEY: int
 """Bytes of a checksum's key."""
 PACKING_VERSION: int
