@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,15 +15,27 @@ from tidemill.bench.load.engine_target import EngineTarget
 from tidemill.bench.load.options import LoadOptions, ServerOptions
 from tidemill.bench.load.prompt_options import PromptOptions
 from tidemill.bench.load.prompts import Prompts
+from tidemill.bench.load.record import RequestRecord
 from tidemill.bench.load.served_models import served_models
 from tidemill.bench.load.target import Target
 from tidemill.bench.measurement import Measurement, measure
 from tidemill.bench.progress import Progress
+from tidemill.bench.server_state import StateWatch, states_at
 from tidemill.bench.traces.row import TraceRow
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import SetupError
 
-__all__ = ["Done", "Job"]
+__all__ = ["Done", "GaveUp", "Job"]
+
+
+class GaveUp(Exception):
+    """So many requests missed the objectives that the share asked for cannot be reached any more."""
+
+    def __init__(self, share: float, seconds: float) -> None:
+        super().__init__(f"at most {share:.0%} of requests can be within the objectives")
+        self.share = share
+        """Of all requests, those that could still have been within the objectives."""
+        self.seconds = seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +64,17 @@ class Job:
     price: PriceModel | None = None
     progress: bool = True
     """Show what happens on a terminal's standard error."""
+    prompt_seed: int | None = None
+    """Of the prompts' tokens; None: the load's. Another one gives the same load of other tokens."""
+    needed_share: float | None = None
+    """Hang up on everything and raise GaveUp once no such share of requests can be within the objectives."""
 
     def __post_init__(self) -> None:
         self.load.check(traced=self.rows is not None)
 
     async def at_server(self, server: ServerOptions, model: str | None) -> Done:
         """``model``: as the server calls it; None: the first one it lists. Raises SetupError if it cannot be asked."""
-        prompts = self.prompts.made(server.endpoint, seed=self.load.seed)
+        prompts = self.prompts.made(server.endpoint, seed=self._prompt_seed)
         target = server.target(model or "", self.load.parsed_tenants())
         try:
             if model is None:
@@ -65,7 +82,13 @@ class Job:
                 if not names:
                     raise SetupError(f"{target.client.url}: it serves no model", param="model")
                 target.model = names[0]
-            return await self._measured(target, prompts, local=_is_loopback(target.client.host))
+            look, asker = states_at(target.client, target.sent_headers())
+            try:
+                return await self._measured(
+                    target, prompts, local=_is_loopback(target.client.host), watch=StateWatch(look)
+                )
+            finally:
+                await asker.close()
         finally:
             await target.close()
 
@@ -79,8 +102,13 @@ class Job:
         try:
             await engine.start()
             check_generates(engine.info)
-            prompts = self.prompts.ids(seed=self.load.seed, vocab_size=engine.info.vocab_size)
-            return await self._measured(EngineTarget(engine=engine), prompts, local=True)
+            prompts = self.prompts.ids(seed=self._prompt_seed, vocab_size=engine.info.vocab_size)
+
+            async def look() -> tuple[float, float]:
+                stats = engine.stats()
+                return stats.running, stats.waiting
+
+            return await self._measured(EngineTarget(engine=engine), prompts, local=True, watch=StateWatch(look))
         finally:
             await engine.close()
 
@@ -89,22 +117,60 @@ class Job:
         load = {**asdict(self.load), "tenants": [tenant.name for tenant in self.load.parsed_tenants()]}
         return {"load": load, "prompts": asdict(self.prompts), "slo": self.slo.text if self.slo else None}
 
-    async def _measured(self, target: Target, prompts: Prompts, *, local: bool) -> Done:
+    async def _measured(self, target: Target, prompts: Prompts, *, local: bool, watch: StateWatch) -> Done:
         load = self.load.load(prompts, self.rows)
         name = target.name
+        hope = _Hope(self.slo, self.needed_share, len(load.requests))
         async with Progress(len(load.requests), shown=self.progress and sys.stderr.isatty()) as progress:
-            measurement = await measure(
-                load,
-                target,
-                slo=self.slo,
-                price=self.price,
-                limits=self.load.limits(),
-                seed=self.load.seed,
-                local=local,
-                on_record=progress.on_record,
-                on_start=progress.on_start,
+
+            def ended(record: RequestRecord) -> None:
+                progress.on_record(record)
+                if hope.lost(record):
+                    running.cancel()
+
+            running = asyncio.ensure_future(
+                measure(
+                    load,
+                    target,
+                    slo=self.slo,
+                    price=self.price,
+                    limits=self.load.limits(),
+                    seed=self.load.seed,
+                    local=local,
+                    watch=watch,
+                    on_record=ended,
+                    on_start=progress.on_start,
+                )
             )
-        return Done(target=name, measurement=measurement)
+            try:
+                return Done(target=name, measurement=await running)
+            except asyncio.CancelledError:
+                if hope.gone is None:
+                    raise
+                raise hope.gone from None
+
+    @property
+    def _prompt_seed(self) -> int:
+        return self.load.seed if self.prompt_seed is None else self.prompt_seed
+
+
+class _Hope:
+    """Whether the share that is needed can still be reached."""
+
+    def __init__(self, slo: Slo | None, needed: float | None, requests: int) -> None:
+        self._slo, self._needed, self._requests = slo, needed, requests
+        self._missed = 0
+        self.gone: GaveUp | None = None
+
+    def lost(self, record: RequestRecord) -> bool:
+        """A request has ended. True: with it the last hope went."""
+        if self._slo is None or self._needed is None or self.gone is not None:
+            return False
+        self._missed += not self._slo.met(record)
+        share = 1 - self._missed / self._requests
+        if share < self._needed:
+            self.gone = GaveUp(share, record.ended or record.due)
+        return self.gone is not None
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from tidemill.bench.load.record import RequestRecord
 from tidemill.bench.load.run import Load, Run, run_load
 from tidemill.bench.load.sender import Sender
 from tidemill.bench.load.target import Target
+from tidemill.bench.server_state import ServerState, StateWatch
 from tidemill.core.clock import Clock
 from tidemill.core.machine import read_machine
 from tidemill.core.version import __version__
@@ -30,6 +31,8 @@ class Measurement:
 
     run: Run
     figures: dict[str, Any]
+    states: Sequence[ServerState] = ()
+    """What the server said about itself meanwhile, where it does."""
 
 
 async def measure(
@@ -42,19 +45,29 @@ async def measure(
     seed: int = 0,
     local: bool = False,
     clock: Clock | None = None,
+    watch: StateWatch | None = None,
     on_record: Callable[[RequestRecord], None] = lambda _record: None,
     on_start: Callable[[Sender], None] = lambda _sender: None,
 ) -> Measurement:
     """Start a target, put the load on it and close it. ``local``: it runs on this machine, whose energy is then its
-    own. Raises TidemillError for a target that cannot be used."""
+    own. ``watch``: looks at the server meanwhile. Raises TidemillError for a target that cannot be used."""
+
+    def started(sender: Sender) -> None:
+        on_start(sender)
+        if watch is not None:
+            watch.on_start(sender)
+
     try:
         await target.start()
         meter = EnergyMeter() if local else None
-        run = await run_load(load, target, clock=clock, limits=limits, on_record=on_record, on_start=on_start)
+        run = await run_load(load, target, clock=clock, limits=limits, on_record=on_record, on_start=started)
         joules = meter.joules() if meter else None
     finally:
+        if watch is not None:
+            await watch.stop()
         await target.close()
-    return Measurement(run=run, figures=figures(run, slo=slo, price=price, joules=joules, seed=seed))
+    values = figures(run, slo=slo, price=price, joules=joules, seed=seed)
+    return Measurement(run=run, figures=values, states=watch.states if watch else ())
 
 
 def conditions() -> dict[str, Any]:

@@ -9,10 +9,16 @@ import typer
 
 from tidemill.cli.bench_ablate import EXAMPLES as ABLATE_EXAMPLES
 from tidemill.cli.bench_ablate import ablate
+from tidemill.cli.bench_compare import EXAMPLES as COMPARE_EXAMPLES
+from tidemill.cli.bench_compare import compare
+from tidemill.cli.bench_report import EXAMPLES as REPORT_EXAMPLES
+from tidemill.cli.bench_report import report
 from tidemill.cli.bench_run import EXAMPLES as RUN_EXAMPLES
 from tidemill.cli.bench_run import run
 from tidemill.cli.bench_stub import EXAMPLES as STUB_EXAMPLES
 from tidemill.cli.bench_stub import stub
+from tidemill.cli.bench_sweep import EXAMPLES as SWEEP_EXAMPLES
+from tidemill.cli.bench_sweep import sweep
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
 from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, JsonOption, with_settings
@@ -22,6 +28,9 @@ __all__ = ["bench"]
 
 bench = typer.Typer(name="bench", help="Measure servers, and how fast this machine runs a model.", no_args_is_help=True)
 bench.command("run", epilog=RUN_EXAMPLES)(run)
+bench.command("report", epilog=REPORT_EXAMPLES)(report)
+bench.command("compare", epilog=COMPARE_EXAMPLES)(compare)
+bench.command("sweep", epilog=SWEEP_EXAMPLES)(sweep)
 bench.command("stub", epilog=STUB_EXAMPLES)(stub)
 bench.command("ablate", epilog=ABLATE_EXAMPLES)(ablate)
 

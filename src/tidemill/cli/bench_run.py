@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json as jsonlib
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from tidemill.bench.load.options import LoadOptions, ServerOptions
 from tidemill.bench.load.prompt_options import PromptOptions
-from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
-from tidemill.cli.models_file import ModelsFileOption, named
+from tidemill.cli.bench_target import ENGINE, BenchTarget, options_of
+from tidemill.cli.default import DEFAULT_MODEL, ModelArgument
+from tidemill.cli.models_file import ModelsFileOption
 from tidemill.cli.options import DebugOption, JsonOption, with_settings
-from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
-from tidemill.core.errors import ConfigError
-from tidemill.core.settings import engine_config, settings_of
 
 __all__ = ["EXAMPLES", "run"]
 
@@ -34,11 +29,8 @@ tidemill bench run --url http://host:8000/v1 --rate 4 --duration 60 --tenants go
 tidemill bench run model.gguf --rate 1 --requests 40 --turns 4 --think 5 --shared-tokens 64
 """
 
-_T = TypeVar("_T")
-_ENGINE = (ModelConfig, SchedulerConfig, ExecutorConfig, EngineConfig)
 
-
-@with_settings(LoadOptions, ServerOptions, PromptOptions, *_ENGINE)
+@with_settings(LoadOptions, ServerOptions, PromptOptions, *ENGINE)
 def run(
     model: ModelArgument = DEFAULT_MODEL,
     *,
@@ -68,6 +60,10 @@ def run(
         Path | None,
         typer.Option("--out", metavar="FOLDER", help="Write requests.jsonl (raw times) and run.json there."),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write a page with figures and pictures: one HTML file."),
+    ] = None,
     models_file: ModelsFileOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
@@ -83,62 +79,33 @@ def run(
     from tidemill.bench.figures.slo import parse_slo
     from tidemill.bench.job import Job
     from tidemill.bench.measurement import conditions
+    from tidemill.bench.report.page import report_page, write_page
+    from tidemill.bench.report.shown import ShownRun
     from tidemill.bench.results import write_run
     from tidemill.bench.run_tables import run_lines
     from tidemill.bench.traces.formats import load_trace
 
-    server = _of(ServerOptions, settings)
+    target = BenchTarget.of(model, served, settings, models_file)
     job = Job(
-        load=_of(LoadOptions, settings),
-        prompts=_of(PromptOptions, settings),
+        load=options_of(LoadOptions, settings),
+        prompts=options_of(PromptOptions, settings),
         rows=None if trace is None else load_trace(trace).rows,
         slo=parse_slo(slo) if slo else None,
         price=PriceModel(per_hour=price_per_hour, watts=watts, per_kwh=price_per_kwh),
         progress=not json,
     )
-    engine = {name: value for name, value in settings.items() if name in settings_of(*_ENGINE)}
-    if server.url is None:
-        _refuse_of_servers(server, served)
-        model, engine = named(model, engine, models_file)
-        with explained(model):
-            done = asyncio.run(job.in_process(engine_config(model, engine)))
-    else:
-        _refuse_of_engines(engine, model)
-        done = asyncio.run(job.at_server(_with_key(server), served))
+    done = asyncio.run(target.measured(job))
     values = done.values
+    asked = {**job.asked(), **target.described(), "trace": None if trace is None else str(trace)}
+    described = {"conditions": conditions(), **asked, "figures": values}
+    records, states = done.measurement.run.records, done.measurement.states
     if out is not None:
-        asked = {**job.asked(), "url": server.url, "trace": None if trace is None else str(trace), "engine": engine}
-        write_run(out, done.measurement.run.records, {"conditions": conditions(), **asked, "figures": values})
+        write_run(out, records, described, states)
+    if report is not None:
+        name = out.name if out is not None else done.target
+        write_page(report, report_page([ShownRun(name=name, records=records, states=states, run=described)]))
     if not json:
         print("\n".join([done.target, *run_lines(values)]))
     print(jsonlib.dumps(values))
     if values["requests"]["failed"] or not values["valid"]:
         raise typer.Exit(1)
-
-
-def _of(owner: type[_T], settings: Mapping[str, Any]) -> _T:
-    """Options of a class, made from those settings that are its fields."""
-    known = settings_of(owner)
-    return owner(**{name: item.checked(settings[name]) for name, item in known.items() if name in settings})
-
-
-def _with_key(server: ServerOptions) -> ServerOptions:
-    """With a key from the environment, if none was typed."""
-    key = server.api_key or os.environ.get("TIDEMILL_BENCH_API_KEY") or os.environ.get("OPENAI_API_KEY")
-    return dataclasses.replace(server, api_key=key)
-
-
-def _refuse_of_servers(server: ServerOptions, served: str | None) -> None:
-    """Options that mean something for a server alone must not be ignored."""
-    for item in dataclasses.fields(server):
-        if getattr(server, item.name) != item.default:
-            raise ConfigError(f"{item.name} is of a server; name it with --url", param=item.name)
-    if served is not None:
-        raise ConfigError("--model is a name at a server: give its --url, or MODEL without --model", param="model")
-
-
-def _refuse_of_engines(engine: Mapping[str, Any], model: str) -> None:
-    for name in engine:
-        raise ConfigError(f"{name} is a setting of an engine in this command; --url names a server", param=name)
-    if model != DEFAULT_MODEL:
-        raise ConfigError(f"{model}: with --url, name the server's model with --model", param="model")

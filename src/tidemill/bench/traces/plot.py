@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.bench.svg import COLOURS, Axis, Panel, Svg
+from tidemill.bench.svg import COLOURS, DASHES, Axis, Panel, Svg
 from tidemill.bench.traces.ceiling import prefix_hits
 from tidemill.bench.traces.cut import mean_rate
 from tidemill.bench.traces.trace import Trace
@@ -22,7 +22,6 @@ WIDTH, LEFT, RIGHT, GAP = 980, 76, 24, 96
 LEGEND, ROW, HEIGHT = 30, 262, 176
 _BINS, _POINTS = 120, 201
 _LONGEST_NAME = 60
-_DASHES = ("", "6 3", "2 3", "8 3 2 3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +68,7 @@ def traces_svg(traces: Sequence[Trace], *, block: int = 16) -> str:
 
 def _legend(svg: Svg, number: int, trace: Trace, one: _Drawn) -> None:
     y = LEGEND + 20 * number
-    svg.curve([(LEFT, y - 4), (LEFT + 34, y - 4)], colour=COLOURS[number], width=2.4, dash=_DASHES[number])
+    svg.curve([(LEFT, y - 4), (LEFT + 34, y - 4)], colour=COLOURS[number], width=2.4, dash=DASHES[number])
     rate = f"{mean_rate(trace):.3g}/s" if trace.span else "no arrivals"
     ceiling = one.hits.sum() / one.prompts.sum()
     name = trace.name if len(trace.name) <= _LONGEST_NAME else f"{trace.name[: _LONGEST_NAME - 1]}…"
@@ -100,7 +99,7 @@ def _arrivals(svg: Svg, drawn: Sequence[_Drawn], *, top: float, width: float) ->
     for number, rate in enumerate(rates):
         found = np.append(rate, 0.0) if len(rate) < _BINS else rate  # a trace may end before the longest does
         middles = (np.arange(len(found)) + 0.5) * width_s / unit
-        panel.curve(list(zip(middles, found, strict=True)), colour=COLOURS[number], dash=_DASHES[number])
+        panel.curve(list(zip(middles, found, strict=True)), colour=COLOURS[number], dash=DASHES[number])
 
 
 def _shares(svg: Svg, values: Sequence[Floats], place: tuple[float, float, float], title: str, unit: str) -> None:
@@ -117,7 +116,7 @@ def _shares(svg: Svg, values: Sequence[Floats], place: tuple[float, float, float
     panel.grid(title=title, across=unit + zeros, up="share up to", percent=True)
     for number, found in enumerate(tables):
         points = list(zip(found.tolist(), np.linspace(0, 1, len(found)).tolist(), strict=True))
-        panel.curve(points, colour=COLOURS[number], dash=_DASHES[number])
+        panel.curve(points, colour=COLOURS[number], dash=DASHES[number])
 
 
 def _ceilings(svg: Svg, drawn: Sequence[_Drawn], place: tuple[float, float, float], block: int) -> None:
@@ -130,4 +129,4 @@ def _ceilings(svg: Svg, drawn: Sequence[_Drawn], place: tuple[float, float, floa
         so_far = np.cumsum(one.hits) / np.cumsum(one.prompts)
         chosen = np.unique(np.linspace(0, len(so_far) - 1, _POINTS).astype(np.int64))
         points = list(zip(((chosen + 1) / len(so_far)).tolist(), so_far[chosen].tolist(), strict=True))
-        panel.curve(points, colour=COLOURS[number], dash=_DASHES[number])
+        panel.curve(points, colour=COLOURS[number], dash=DASHES[number])
