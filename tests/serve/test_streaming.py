@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import openai
+import pytest
 
 import tidemill
 
@@ -40,3 +42,25 @@ async def test_the_openai_client_reads_a_stream(serve):
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == "Flut und Ebbe ≈ 2×"
     assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["stop"]
     assert chunks[0].choices[0].delta.role == "assistant"
+
+
+async def test_every_chunk_has_the_usage_so_far_if_asked_for(http):
+    async with http(list(b"abc")) as served:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        answer = await served.chat(stream=True, stream_options=options)
+        refused = await served.chat(stream_options={"continuous_usage_stats": True})
+    chunks = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [0, 1, 2, 3, 4, 4]
+    assert all(chunk["usage"]["prompt_tokens"] == chunks[-1]["usage"]["prompt_tokens"] for chunk in chunks)
+    assert refused.status_code == 400
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "stop"), [({"stop": ["c"]}, "c"), ({"stop_token_ids": [99]}, 99), ({"max_tokens": 2}, None), ({}, None)]
+)
+async def test_what_the_caller_named_and_ended_the_choice_is_said(http, stream, asked, stop):
+    async with http(list(b"abcd")) as served:
+        answer = await served.chat(stream=stream, **asked)
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line and "[DONE]" not in line]
+    assert json.loads(lines[-1])["choices"][0].get("stop_reason") == stop

@@ -40,6 +40,8 @@ class _Common:
     stream: bool = False
     include_usage: bool = False
     """Send a last chunk with usage and no choices (streams only)."""
+    continuous_usage: bool = False
+    """Send the usage so far with every chunk (streams only)."""
     request_id: str = ""
     """Shown to the caller in the id of the answer; internal ids are made apart from it."""
     limit_field: str = "max_tokens"

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import ModelNotFound, TidemillError
@@ -106,7 +107,13 @@ class LocalBackend:
         ]
         await generation.start()
         if request.stream:
-            chunks = _chunks(generation, payloads, starts, include_usage=request.include_usage)
+            chunks = _chunks(
+                generation,
+                payloads,
+                starts,
+                include_usage=request.include_usage,
+                continuous=request.continuous_usage,
+            )
             return Reply(status=200, streamed=True, events=_Events(chunks, generation.close))
         body = await _body(generation, payloads, starts)
         return Reply(status=200, events=_Events(_once(body), generation.close))
@@ -120,6 +127,7 @@ class LocalBackend:
             fingerprint=self._fingerprint,
             logprobs=request.sampling.logprobs,
             include_usage=request.stream and request.include_usage,
+            continuous_usage=request.continuous_usage,
             echo_logprobs=isinstance(request, CompletionRequest) and request.echo,
             prompt_logprobs=request.prompt_logprobs,
         )
@@ -175,23 +183,27 @@ async def _body(generation: Generation, payloads: Payloads, starts: Sequence[_St
 
 
 async def _chunks(
-    generation: Generation, payloads: Payloads, starts: Sequence[_Start], *, include_usage: bool
+    generation: Generation, payloads: Payloads, starts: Sequence[_Start], *, include_usage: bool, continuous: bool
 ) -> AsyncIterator[Event]:
     """The chunks of a stream, then the end marker; trouble on the way is one error event before it."""
+
+    def said(chunk: dict[str, Any]) -> Event:
+        return Event(payload={**chunk, "usage": generation.usage.as_dict()} if continuous else chunk)
+
     try:
         if not generation.scores_prompts:
             for index, start in enumerate(starts):
                 opening = payloads.opening(index, start.prefix)
                 if opening is not None:
-                    yield Event(payload=opening)
+                    yield said(opening)
         async for index, delta in generation.deltas():
             start = starts[index]
             if delta.prompt is not None:
-                yield Event(payload=payloads.echo(index, start.prefix, start.scores(delta.prompt)))
+                yield said(payloads.echo(index, start.prefix, start.scores(delta.prompt)))
             if delta.text or delta.tokens:
-                yield Event(payload=payloads.piece(index, delta, start.prefix))
+                yield said(payloads.piece(index, delta, start.prefix))
             if delta.finish is not None:
-                yield Event(payload=payloads.finish(index, delta.finish))
+                yield said(payloads.finish(index, delta.finish, delta.stop))
         if include_usage:
             yield Event(payload=payloads.usage(generation.usage))
     except TidemillError as error:

@@ -39,6 +39,8 @@ class TextDelta:
     tokens: tuple[PlacedToken, ...] = ()
     """Where log-probabilities are on: the tokens of ``text``, no earlier and no later than the text itself."""
     finish: FinishReason | None = None
+    stop: str | int | None = None
+    """With the finish: the stop string, or the token of stop_token_ids, that ended the choice."""
     prompt: tuple[TokenLogprob, ...] | None = None
     """With the first delta: the log-probabilities of the prompt's tokens but the first, where they were asked for."""
 
@@ -46,8 +48,17 @@ class TextDelta:
 class ChoiceText:
     """One choice from its first token to its end. Knows nothing of requests or formats."""
 
-    def __init__(self, *, detokenizer: Detokenizer, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
-        """``min_tokens``: stop strings are looked for in the text of the tokens behind these."""
+    def __init__(
+        self,
+        *,
+        detokenizer: Detokenizer,
+        stops: Sequence[str] = (),
+        min_tokens: int = 0,
+        stop_tokens: Sequence[int] = (),
+    ) -> None:
+        """``min_tokens``: stop strings are looked for in the text of the tokens behind these. ``stop_tokens``: end
+        tokens that the caller named, and is told of."""
+        self._stop_tokens = frozenset(stop_tokens)
         self._min_tokens = min_tokens
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stops) if stops else None
@@ -82,7 +93,8 @@ class ChoiceText:
             self._take(self._matcher.flush().text, shown)
         self._end_tokens = int(delta.stop_token is not None)
         self.finish = delta.finish_reason
-        return TextDelta(text="".join(shown), tokens=self._release(None), finish=self.finish)
+        released = self._release(None)
+        return TextDelta(text="".join(shown), tokens=released, finish=self.finish, stop=self._named(delta))
 
     def _plain(self, delta: TokenDelta) -> TextDelta:
         """Where nothing can cut the text and no token is shown with its place: the text, and how many tokens."""
@@ -95,7 +107,11 @@ class ChoiceText:
         self._length += len(text)
         self._shown = self._length
         tokens = self._release(None if self.finish else self._shown) if self._held else ()
-        return TextDelta(text=text, tokens=tokens, finish=self.finish)
+        return TextDelta(text=text, tokens=tokens, finish=self.finish, stop=self._named(delta))
+
+    def _named(self, delta: TokenDelta) -> int | None:
+        """The end token of a delta, if the caller named it."""
+        return delta.stop_token if delta.stop_token in self._stop_tokens else None
 
     def _place(self, logprob: TokenLogprob | None) -> None:
         self._count += 1
@@ -125,7 +141,8 @@ class ChoiceText:
         self.finish = reason
         tokens = self._release(self._shown)
         self._held.clear()
-        return TextDelta(text="".join(shown), tokens=tokens, finish=reason)
+        stop = self._matcher.stop if self._matcher is not None else None
+        return TextDelta(text="".join(shown), tokens=tokens, finish=reason, stop=stop)
 
     def _release(self, end: int | None) -> tuple[PlacedToken, ...]:
         """Tokens that begin before ``end`` (None: all of them) and were not released before."""

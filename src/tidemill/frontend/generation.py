@@ -47,7 +47,10 @@ class Generation:
         self._prompt_of = {request.request_id: i for i, request in enumerate(requests)}
         self._choices = [
             ChoiceText(
-                detokenizer=text.detokenizer(), stops=request.sampling.stop, min_tokens=request.sampling.min_tokens
+                detokenizer=text.detokenizer(),
+                stops=request.sampling.stop,
+                min_tokens=request.sampling.min_tokens,
+                stop_tokens=request.sampling.stop_token_ids,
             )
             for request in requests
             for _ in range(request.sampling.n)

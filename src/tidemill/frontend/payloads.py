@@ -45,12 +45,14 @@ class WholeChoice:
     parts: list[str] = field(default_factory=list)
     tokens: list[PlacedToken] = field(default_factory=list)
     finish: FinishReason | None = None
+    stop: str | int | None = None
 
     def add(self, delta: TextDelta) -> None:
         """Append what a delta shows."""
         self.parts.append(delta.text)
         self.tokens.extend(delta.tokens)
         self.finish = delta.finish
+        self.stop = delta.stop
 
     @property
     def text(self) -> str:
@@ -70,6 +72,9 @@ class Heading:
     logprobs: int | None
     """How many most likely tokens come with each log-probability; None: there are none."""
     include_usage: bool
+    """A stream ends with its usage."""
+    continuous_usage: bool = False
+    """Every chunk of a stream has the usage so far."""
     echo_logprobs: bool = False
     """Log-probabilities begin with those of the prompt."""
     prompt_logprobs: int | None = None
@@ -91,7 +96,7 @@ class Payloads(Protocol):
         """The chunk with some text of a choice, behind the prefix."""
         ...
 
-    def finish(self, index: int, reason: FinishReason) -> dict[str, Any]:
+    def finish(self, index: int, reason: FinishReason, stop: str | int | None) -> dict[str, Any]:
         """The one chunk that ends a choice."""
         ...
 
@@ -122,8 +127,10 @@ class ChatPayloads:
     def piece(self, index: int, delta: TextDelta, prefix: str = "") -> dict[str, Any]:  # noqa: ARG002
         return self._chunk(index, {"content": delta.text}, self._logprobs(delta.tokens), None)
 
-    def finish(self, index: int, reason: FinishReason) -> dict[str, Any]:
-        return self._chunk(index, {}, None, str(reason))
+    def finish(self, index: int, reason: FinishReason, stop: str | int | None) -> dict[str, Any]:
+        chunk = self._chunk(index, {}, None, str(reason))
+        chunk["choices"][0] |= _stop_reason(stop)
+        return chunk
 
     def usage(self, usage: Usage) -> dict[str, Any]:
         return {**_head(self._heading, "chat.completion.chunk"), "choices": [], "usage": usage.as_dict()}
@@ -136,6 +143,7 @@ class ChatPayloads:
                 "logprobs": self._logprobs(choice.tokens),
                 "finish_reason": str(choice.finish),
             }
+            | _stop_reason(choice.stop)
             for index, choice in enumerate(choices)
         ]
         body = {**_head(self._heading, "chat.completion"), "choices": listed, "usage": usage.as_dict()}
@@ -168,8 +176,10 @@ class CompletionPayloads:
     def piece(self, index: int, delta: TextDelta, prefix: str = "") -> dict[str, Any]:
         return self._chunk(index, delta.text, self._logprobs(delta.tokens, prefix), None)
 
-    def finish(self, index: int, reason: FinishReason) -> dict[str, Any]:
-        return self._chunk(index, "", None, str(reason))
+    def finish(self, index: int, reason: FinishReason, stop: str | int | None) -> dict[str, Any]:
+        chunk = self._chunk(index, "", None, str(reason))
+        chunk["choices"][0] |= _stop_reason(stop)
+        return chunk
 
     def usage(self, usage: Usage) -> dict[str, Any]:
         return {**_head(self._heading, "text_completion"), "choices": [], "usage": usage.as_dict()}
@@ -177,6 +187,7 @@ class CompletionPayloads:
     def body(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
         listed = [
             self._choice(index, choice.text, self._whole_logprobs(choice), str(choice.finish))
+            | _stop_reason(choice.stop)
             | _prompt_logprobs(choice, self._heading)
             for index, choice in enumerate(choices)
         ]
@@ -219,6 +230,11 @@ def _prompt_logprobs(choice: WholeChoice, heading: Heading) -> dict[str, Any]:
     return {"prompt_logprobs": choice.scores.by_id(heading.prompt_logprobs)}
 
 
+def _stop_reason(stop: str | int | None) -> dict[str, Any]:
+    """vLLM's name for what the caller named and ended the answer."""
+    return {} if stop is None else {"stop_reason": stop}
+
+
 def _no_usage(heading: Heading) -> dict[str, Any]:
     """In a stream that ends with usage, the other chunks say that theirs is null."""
-    return {"usage": None} if heading.include_usage else {}
+    return {"usage": None} if heading.include_usage and not heading.continuous_usage else {}

@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator
 from starlette.types import Receive, Scope, Send
 
 from tidemill.core.errors import Draining, TidemillError
-from tidemill.core.events import DONE, Event, Reply
+from tidemill.core.events import Event, Reply
 from tidemill.core.metrics import REQUESTS_ACTIVE, Recorder
 from tidemill.core.protocols import Backend
 from tidemill.core.requests import AnyRequest
 from tidemill.serve import sse
+from tidemill.serve.dialect import OPENAI, Dialect
 from tidemill.serve.drain import Drain
 
 __all__ = ["Answer", "CallerGone"]
@@ -34,8 +35,16 @@ class Answer:
     """An ASGI response that runs a request."""
 
     def __init__(
-        self, *, backend: Backend, request: AnyRequest, drain: Drain, recorder: Recorder, stall_seconds: float
+        self,
+        *,
+        backend: Backend,
+        request: AnyRequest,
+        drain: Drain,
+        recorder: Recorder,
+        stall_seconds: float,
+        dialect: Dialect = OPENAI,
     ) -> None:
+        self._dialect = dialect
         self._backend = backend
         self._request = request
         self._drain = drain
@@ -83,15 +92,13 @@ class Answer:
     async def _whole(self, reply: Reply, send: Send) -> None:
         event = await anext(reply.events)
         await self._start(reply, send, ((b"content-type", b"application/json"),))
-        await self._send(send, event.raw, more=False)
+        await self._send(send, self._dialect.whole(event), more=False)
 
     async def _stream(self, reply: Reply, send: Send) -> None:
         await self._start(reply, send, sse.HEADERS)
         try:
-            async for event in reply.events:
-                if event.is_done:
-                    break
-                await self._send(send, sse.frame(event.raw))
+            async for frame in self._dialect.frames(reply.events):
+                await self._send(send, frame)
         except TidemillError as error:
             await self._fail(error, send)
         except Exception as error:
@@ -100,7 +107,7 @@ class Answer:
             _log.exception("a streamed answer broke off")
             await self._fail(TidemillError("the server made a mistake with this request; its log has details"), send)
         else:
-            await self._send(send, sse.frame(DONE.raw), more=False)
+            await self._send(send, self._dialect.end(), more=False)
 
     async def _fail(self, error: TidemillError, send: Send) -> None:
         """An error event and the end marker; before the headers are out, an exception for the door."""
@@ -108,7 +115,7 @@ class Answer:
             raise error
         if not self._request.stream:
             raise CallerGone
-        await self._send(send, sse.frame(Event(payload=error.body()).raw) + sse.frame(DONE.raw), more=False)
+        await self._send(send, self._dialect.broken(error), more=False)
 
     async def _start(self, reply: Reply, send: Send, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         own = {name for name, _ in headers}

@@ -22,7 +22,10 @@ from tidemill.core.protocols import Backend, TokenEngine
 from tidemill.core.requests import AnyRequest
 from tidemill.core.version import __version__
 from tidemill.serve.answer import Answer
+from tidemill.serve.anthropic_dialect import AnthropicDialect, CountDialect
+from tidemill.serve.anthropic_request import count_request, messages_request
 from tidemill.serve.body import read_body
+from tidemill.serve.dialect import OPENAI, Dialect
 from tidemill.serve.door import Door
 from tidemill.serve.drain import Drain
 from tidemill.serve.embedding_schema import embedding_request
@@ -38,6 +41,8 @@ ENDPOINTS: Final = {
     "/v1/models": "models served here",
     "/v1/chat/completions": "answers to conversations",
     "/v1/completions": "continuations of prompts",
+    "/v1/messages": "answers to conversations, as Anthropic's API has them",
+    "/v1/messages/count_tokens": "how many tokens such a conversation has",
     "/v1/embeddings": "vectors of texts, of models that embed",
     "/tokenize": "token ids of texts and conversations",
     "/detokenize": "texts of token ids",
@@ -122,6 +127,8 @@ class _Routes:
             Route("/v1/models/{name:path}", self.model),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/messages", self.messages, methods=["POST"]),
+            Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
@@ -176,6 +183,12 @@ class _Routes:
     async def completions(self, request: Request) -> Answer:
         return self._answer(completion_request(await self._incoming(request)))
 
+    async def messages(self, request: Request) -> Answer:
+        return self._answer(messages_request(await self._incoming(request)), AnthropicDialect())
+
+    async def count_tokens(self, request: Request) -> Answer:
+        return self._answer(count_request(await self._incoming(request)), CountDialect())
+
     async def embeddings(self, request: Request) -> Answer:
         return self._answer(embedding_request(await self._incoming(request)))
 
@@ -207,13 +220,14 @@ class _Routes:
             tenant=request.state.tenant,
         )
 
-    def _answer(self, request: AnyRequest) -> Answer:
+    def _answer(self, request: AnyRequest, dialect: Dialect = OPENAI) -> Answer:
         return Answer(
             backend=self._backend,
             request=request,
             drain=self._drain,
             recorder=self._metrics,
             stall_seconds=self._config.slow_reader_seconds,
+            dialect=dialect,
         )
 
 
@@ -222,10 +236,10 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     place = request.url.path[:200]
     if error.status_code == 404:
-        return refusal(NotFound(f"there is no route {place}; GET / lists them"))
+        return refusal(NotFound(f"there is no route {place}; GET / lists them"), path=place)
     if error.status_code == 405:
-        return refusal(MethodNotAllowed(f"{place} does not take {request.method[:20]}"), error.headers)
-    return refusal(InvalidRequest(error.detail))
+        return refusal(MethodNotAllowed(f"{place} does not take {request.method[:20]}"), error.headers, path=place)
+    return refusal(InvalidRequest(error.detail), path=place)
 
 
 def _lifespan(lifetime: Lifetime | None) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:

@@ -27,7 +27,7 @@ from tidemill.core.errors import Forbidden, InvalidRequest, TidemillError, Unaut
 from tidemill.core.metrics import REQUEST_SECONDS, REQUESTS, Recorder
 from tidemill.serve.answer import CallerGone
 from tidemill.serve.listener import is_loopback
-from tidemill.serve.refusal import refusal
+from tidemill.serve.refusal import ANTHROPIC_PATHS, refusal
 
 __all__ = ["Door", "safe_request_id"]
 
@@ -99,6 +99,8 @@ class Door:
         if not self._keys or path in OPEN_PATHS:
             return ""
         scheme, _, given = headers.get("authorization", "").partition(" ")
+        if not scheme and path.startswith(ANTHROPIC_PATHS):
+            scheme, given = "bearer", headers.get("x-api-key", "")
         if scheme.lower() != "bearer" or not given.strip():
             raise Unauthorized("an API key is needed: send the header Authorization: Bearer KEY", param="Authorization")
         offered = given.strip().encode("latin-1", "replace")
@@ -129,7 +131,7 @@ class _Outgoing:
 async def _refuse(error: TidemillError, scope: Scope, receive: Receive, out: _Outgoing) -> None:
     """Send the error, unless an answer has begun already: then the connection just ends."""
     if not out.started:
-        await refusal(error)(scope, receive, out)
+        await refusal(error, path=scope["path"])(scope, receive, out)
 
 
 def safe_request_id(given: str | None) -> str:

@@ -9,17 +9,22 @@ from starlette.responses import Response
 
 from tidemill.core.errors import PayloadTooLarge, RequestTimeout, TidemillError, Unauthorized
 from tidemill.core.events import Event
+from tidemill.serve.anthropic_errors import anthropic_error
 
-__all__ = ["refusal"]
+__all__ = ["ANTHROPIC_PATHS", "refusal"]
 
+ANTHROPIC_PATHS: Final = "/v1/messages"
+"""Routes that answer as Anthropic's API does begin with this."""
 _RETRY_AFTER: Final = "1"
 """Seconds; a shortage here passes within steps, and a stopping server is gone by then."""
 
 
-def refusal(error: TidemillError, headers: Mapping[str, str] | None = None) -> Response:
-    """The response for an error, with the headers that its status asks for."""
+def refusal(error: TidemillError, headers: Mapping[str, str] | None = None, *, path: str = "") -> Response:
+    """The response for an error, with the headers that its status asks for, in the form of the API that the path
+    belongs to."""
+    body = anthropic_error(error) if path.startswith(ANTHROPIC_PATHS) else error.body()
     return Response(
-        Event(payload=error.body()).raw,
+        Event(payload=body).raw,
         status_code=error.status,
         media_type="application/json",
         headers={**_headers(error), **(headers or {})},

@@ -54,6 +54,7 @@ class _StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
@@ -191,6 +192,10 @@ class _Body(BaseModel):
             raise InvalidRequest("stream_options needs stream: true", param="stream_options")
         return bool(self.stream_options.include_usage)
 
+    def continuous_usage(self) -> bool:
+        """Whether every chunk has the usage so far."""
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
+
     def _check_together(self) -> None:
         if self.best_of is not None and self.best_of != self.n:
             raise UnsupportedParameter("best_of other than n is not built", param="best_of")
@@ -232,6 +237,7 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         ),
         stream=fields.stream,
         include_usage=fields.include_usage(),
+        continuous_usage=fields.continuous_usage(),
         request_id=incoming.request_id,
         limit_field=fields.limit_field(),
         prompt_logprobs=fields.prompt_logprobs,
@@ -259,6 +265,7 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
         ),
         stream=fields.stream,
         include_usage=fields.include_usage(),
+        continuous_usage=fields.continuous_usage(),
         request_id=incoming.request_id,
         limit_field=fields.limit_field(),
         prompt_logprobs=fields.prompt_logprobs,

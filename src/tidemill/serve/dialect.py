@@ -1,0 +1,67 @@
+"""How an answer is said: whole bodies, events of a stream and errors, in the form of one API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from tidemill.core.errors import TidemillError
+from tidemill.core.events import DONE, Event
+from tidemill.serve import sse
+
+__all__ = ["OPENAI", "Dialect", "OpenAiDialect"]
+
+
+class Dialect(Protocol):
+    """Turns what a backend says, which is OpenAI's form, into another one. One for each answer: it may keep state."""
+
+    def whole(self, body: Event) -> bytes:
+        """The body of an answer that is not streamed."""
+        ...
+
+    def frames(self, events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
+        """The bytes of a stream, up to the last event of the answer; without the end. Raises what ``events`` raises,
+        and TidemillError for an event that is an error."""
+        ...
+
+    def end(self) -> bytes:
+        """What ends a stream that is complete."""
+        ...
+
+    def broken(self, error: TidemillError) -> bytes:
+        """What ends a stream that goes wrong."""
+        ...
+
+    def error(self, error: TidemillError) -> dict[str, Any]:
+        """The body of a refusal."""
+        ...
+
+
+class OpenAiDialect:
+    """As it is: bytes of a remote engine pass untouched."""
+
+    def whole(self, body: Event) -> bytes:
+        """See Dialect."""
+        return body.raw
+
+    async def frames(self, events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
+        """See Dialect. An error event passes like any other."""
+        async for event in events:
+            if event.is_done:
+                break
+            yield sse.frame(event.raw)
+
+    def end(self) -> bytes:
+        """See Dialect."""
+        return sse.frame(DONE.raw)
+
+    def broken(self, error: TidemillError) -> bytes:
+        """See Dialect."""
+        return sse.frame(Event(payload=error.body()).raw) + sse.frame(DONE.raw)
+
+    def error(self, error: TidemillError) -> dict[str, Any]:
+        """See Dialect."""
+        return error.body()
+
+
+OPENAI = OpenAiDialect()
