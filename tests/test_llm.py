@@ -197,7 +197,7 @@ def test_answers_in_plain_types(rig: Rig) -> None:
                 "text": answer.text,
                 "token_ids": [token],
                 "finish_reason": "length",
-                "logprobs": [{"token": token, "logprob": -token / VOCAB, "top": []}],
+                "logprobs": [{"token": token, "logprob": answer.logprobs[0].logprob, "top": []}],
             }
         ],
     }

@@ -26,7 +26,7 @@ SAMPLINGS: list[dict[str, object]] = [
     {"temperature": 0.7, "seed": 2**40 + 1, "top_k": 20, "top_p": 0.9},
     {"temperature": 1.3, "seed": -5, "min_p": 0.05, "presence_penalty": 0.7, "frequency_penalty": 0.3},
     {"temperature": 1.0, "seed": 3, "n": 3, "logit_bias": {5: 4.0, 9: -100.0}},
-    {"temperature": 0.8, "seed": 9, "allowed_token_ids": tuple(range(0, 64, 3)), "min_tokens": 5},
+    {"temperature": 0.8, "seed": 9, "allowed_token_ids": tuple(range(0, 64, 3)), "min_tokens": 1},
 ]
 
 

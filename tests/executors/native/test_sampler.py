@@ -322,7 +322,8 @@ def test_the_whole_sampler_equals_the_numpy_reference(isa: str) -> None:
         for j in range(5):
             row = logits[tokens[3 + j]]
             proposals = tokens[4 : 4 + j]
-            expected = draw(row.copy(), options, proposals=proposals, position=start + 3 + j + 1)
+            mask = options.masks[j] if options.masks else None
+            expected = draw(row.copy(), options, proposals=proposals, position=start + 3 + j + 1, mask=mask)
             assert found.tokens[j] == expected
             logprob = log_probabilities(row.copy(), expected, 4)
             assert found.logprobs[j].token == expected
