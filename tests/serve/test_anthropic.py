@@ -122,8 +122,9 @@ async def test_the_key_comes_in_either_header(serve):
                 await client.messages.create(model="toy", max_tokens=2, messages=HI)
         body = {"model": "toy", "max_tokens": 2, "messages": HI}
         bearer = await served.client.post("/v1/messages", json=body, headers={"authorization": "Bearer secret"})
+        own = await served.client.post("/v1/messages", json=body, headers={"x-api-key": "secret"})
         other = await served.client.post("/v1/chat/completions", json=body, headers={"x-api-key": "secret"})
-    assert (bearer.status_code, other.status_code) == (200, 401)
+    assert (bearer.status_code, own.status_code, other.status_code) == (200, 200, 401)
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ class PackedCache:
             header = EntryHeader(key=key, label=label, size=size, places=places, checksums=sums)
             contents: list[bytes | memoryview] = [
                 packed_header(header, begin),
-                *(memoryview(matrix) for matrix in matrices),
+                *(matrix.data for matrix in matrices),
             ]
             part.write_stretches(zip((0, *(place.offset for place in places)), contents, strict=True))
             if unchanged():
