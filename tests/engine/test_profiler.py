@@ -63,7 +63,7 @@ def test_every_nth_step_is_profiled_and_shows_on_the_page() -> None:
     run(loop, request("a", 5, max_tokens=8))
     assert executor.asked == [index % 3 == 0 for index in range(len(executor.asked))]
     metrics = PrometheusMetrics()
-    metrics.watch(loop.stats)
+    metrics.watch(loop.stats, model="m")
     page = metrics.page().decode()
     assert 'tidemill_engine_step_time_share{kind="head",phase="decode"} 0.6' in page
     assert 'tidemill_engine_step_roof_share{kind="all",phase="prefill"} 0.5' in page
@@ -105,5 +105,5 @@ def test_the_host_pays_for_the_handing_over_and_not_for_the_executor() -> None:
 
 def test_empty_stats_make_a_page() -> None:
     metrics = PrometheusMetrics()
-    metrics.watch(EngineStats)
+    metrics.watch(EngineStats, model="m")
     assert "# TYPE tidemill_engine_step_roof_share gauge" in metrics.page().decode()

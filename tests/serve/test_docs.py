@@ -65,7 +65,7 @@ def test_every_error_that_a_caller_can_get():
 
 
 def test_every_metric():
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|$", _section("Metrics"), re.M)
+    rows = re.findall(r"^\| `([\w:]+)` \| (\w+) \| (.*?) \| (.*) \|$", _section("Metrics"), re.M)
     assert rows == [
         (m.name, str(m.kind), ", ".join(f"`{label}`" for label in m.labels) or "-", m.help) for m in METRICS
     ]

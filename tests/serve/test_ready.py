@@ -130,7 +130,7 @@ async def test_the_metrics_page(http):
 async def test_every_metric_is_on_the_page_with_its_help(http):
     async with http([]) as served:
         page = (await served.client.get("/metrics")).text
-    shown = dict(re.findall(r"^# HELP (tidemill_\S+) (.+)$", page, re.M))
+    shown = dict(re.findall(r"^# HELP ((?:tidemill_|vllm:)\S+) (.+)$", page, re.M))
     assert shown == {spec.name: spec.help for spec in METRICS}
-    kinds = dict(re.findall(r"^# TYPE (tidemill_\S+) (\S+)$", page, re.M))
+    kinds = dict(re.findall(r"^# TYPE ((?:tidemill_|vllm:)\S+) (\S+)$", page, re.M))
     assert kinds == {spec.name: str(spec.kind) for spec in METRICS}

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 __all__ = [
+    "DETOKENIZE_SECONDS",
     "EMBEDDINGS",
     "ENGINE_METRICS",
     "FINISHED_CHOICES",
@@ -20,6 +21,7 @@ __all__ = [
     "REQUESTS",
     "REQUESTS_ACTIVE",
     "REQUEST_SECONDS",
+    "ROUTER_METRICS",
     "STEP_BUCKETS",
     "TIME_PER_OUTPUT_TOKEN",
     "TIME_TO_FIRST_TOKEN",
@@ -121,6 +123,11 @@ GENERATION_TOKENS: Final = MetricSpec(
     name="tidemill_generation_tokens_total",
     kind=MetricKind.COUNTER,
     help="Generated tokens that reached answers",
+)
+DETOKENIZE_SECONDS: Final = MetricSpec(
+    name="tidemill_detokenize_seconds_total",
+    kind=MetricKind.COUNTER,
+    help="Seconds of the server process in which tokens became text, the search for stop strings included",
 )
 FINISHED_CHOICES: Final = MetricSpec(
     name="tidemill_finished_choices_total",
@@ -225,6 +232,31 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
 }
 """By field of EngineStats. Read from the engine's latest snapshot at the time of a scrape; a restart begins at 0."""
 
+
+def _router(name: str, kind: MetricKind, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=f"vllm:{name}", kind=kind, help=text, labels=("model_name", *labels))
+
+
+ROUTER_METRICS: Final[dict[str, MetricSpec]] = {
+    "running": _router("num_requests_running", MetricKind.GAUGE, "Sequences that run in the engine"),
+    "waiting": _router("num_requests_waiting", MetricKind.GAUGE, "Sequences that wait for a step"),
+    "kv_usage": _router(
+        "kv_cache_usage_perc", MetricKind.GAUGE, "Part of the KV blocks that sequences hold, from 0 to 1"
+    ),
+    "cache_config": _router(
+        "cache_config_info",
+        MetricKind.GAUGE,
+        "1; its labels say how many tokens a KV block has, and how many blocks there are",
+        "block_size",
+        "num_gpu_blocks",
+    ),
+    "prefix_queries": _router(
+        "prefix_cache_queries_total", MetricKind.COUNTER, "Tokens that were looked for in the prefix cache"
+    ),
+    "prefix_hits": _router("prefix_cache_hits_total", MetricKind.COUNTER, "Of these, the tokens that were found there"),
+}
+"""The engine's state again, under the names that routers read from vLLM's page."""
+
 METRICS: Final[tuple[MetricSpec, ...]] = (
     REQUESTS,
     REQUESTS_ACTIVE,
@@ -233,8 +265,10 @@ METRICS: Final[tuple[MetricSpec, ...]] = (
     TIME_PER_OUTPUT_TOKEN,
     PROMPT_TOKENS,
     GENERATION_TOKENS,
+    DETOKENIZE_SECONDS,
     FINISHED_CHOICES,
     EMBEDDINGS,
     *ENGINE_METRICS.values(),
+    *ROUTER_METRICS.values(),
 )
 """Every metric there is."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, Unavailable
 from tidemill.core.metrics import (
+    DETOKENIZE_SECONDS,
     FINISHED_CHOICES,
     GENERATION_TOKENS,
     PROMPT_TOKENS,
@@ -131,7 +132,9 @@ class Generation:
         if delta.choice == 0:  # a prompt counts once; the other choices have it from this one
             self._cached[prompt] = delta.num_cached_tokens
         self._measure(index, delta, self._requests[prompt].arrival)
+        began = self._clock.now()
         shown = choice.push(delta)
+        self._recorder.add(DETOKENIZE_SECONDS, self._clock.now() - began)
         if shown.finish is not None:
             self._left -= 1
             self._recorder.add(FINISHED_CHOICES, reason=str(shown.finish))

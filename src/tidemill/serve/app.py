@@ -86,7 +86,7 @@ def make_app(
     """
     metrics = metrics or PrometheusMetrics()
     if engine is not None:
-        metrics.watch(engine.stats)
+        metrics.watch(engine.stats, model=backend.models[0])
     routes = _Routes(backend, config, metrics, drain or Drain(), engine=engine, created=int(wall_time()))
     door = Middleware(Door, config=config, recorder=metrics, clock=clock or SystemClock(), endpoints=tuple(ENDPOINTS))
     app = Starlette(

@@ -21,8 +21,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from tidemill.core.metrics import ENGINE_METRICS, METRICS, MetricKind, MetricSpec
+from tidemill.core.metrics import ENGINE_METRICS, METRICS, ROUTER_METRICS, MetricKind, MetricSpec
 from tidemill.core.tokens import EngineStats
+from tidemill.serve.router_metrics import router_metrics
 
 __all__ = ["PrometheusMetrics"]
 
@@ -38,13 +39,14 @@ class PrometheusMetrics:
         # A time for every series says nothing and doubles the page.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry(auto_describe=False)
-        own = [spec for spec in METRICS if spec not in ENGINE_METRICS.values()]
+        of_engine = {*ENGINE_METRICS.values(), *ROUTER_METRICS.values()}
+        own = [spec for spec in METRICS if spec not in of_engine]
         self._families = {spec.name: _family(spec, self._registry) for spec in own}
         ProcessCollector(registry=self._registry)
 
-    def watch(self, stats: Callable[[], EngineStats]) -> None:
-        """Show an engine's latest snapshot on the page; once per engine."""
-        self._registry.register(_EngineCollector(stats))
+    def watch(self, stats: Callable[[], EngineStats], *, model: str) -> None:
+        """Show an engine's latest snapshot on the page; once per engine. ``model``: its name in the API."""
+        self._registry.register(_EngineCollector(stats, model))
 
     def add(self, spec: MetricSpec, amount: float = 1.0, **labels: str) -> None:
         """See Recorder."""
@@ -71,11 +73,13 @@ def _family(spec: MetricSpec, registry: CollectorRegistry) -> _Family:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+    def __init__(self, stats: Callable[[], EngineStats], model: str) -> None:
         self._stats = stats
+        self._model = model
 
     def collect(self) -> Iterator[Metric]:
-        values = asdict(self._stats())
+        stats = self._stats()
+        values = asdict(stats)
         for field, spec in ENGINE_METRICS.items():
             if spec.labels:
                 yield _labelled(spec, values[field])
@@ -85,6 +89,7 @@ class _EngineCollector(Collector):
                 yield CounterMetricFamily(spec.name, spec.help, value=values[field])
             else:
                 yield GaugeMetricFamily(spec.name, spec.help, value=values[field])
+        yield from router_metrics(stats, self._model)
 
 
 def _by_seconds(spec: MetricSpec, counts: Sequence[int], seconds: float) -> Metric:
