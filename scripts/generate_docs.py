@@ -107,6 +107,7 @@ def _settings_lines() -> Iterator[str]:
     yield "| variable | meaning |"
     yield "|---|---|"
     yield "| `TIDEMILL_API_KEY` | API keys of `tidemill serve`, separated by blanks; no process list shows them |"
+    yield "| `TIDEMILL_KEYS_FILE` | `keys_file`, of `tidemill serve` and `tidemill keys` |"
     yield "| `TIDEMILL_ISA` | kernel variant where `isa` is `auto` |"
     yield "| `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` | see [where models come from](models-where.md) |"
     yield "| `XDG_CONFIG_HOME` | the configuration folder, with `tidemill/models.toml`; default: `~/.config` |"

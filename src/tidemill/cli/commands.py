@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "version": "Print the version.",
     "models": "The models on this machine: list, get, rm, info.",
     "cache": "Packed weights kept between starts: list, clear.",
+    "keys": "API keys of the server: add, list, revoke.",
     "bench": "Measure servers, and how fast this machine runs a model.",
     "trace": "Look at recorded load, convert it, and make more of it.",
 }

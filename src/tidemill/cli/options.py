@@ -29,8 +29,8 @@ _SINGULAR = {
     "bad_words": "--bad-word",
 }
 """Options that are given once per value are named for one value."""
-_VARIABLES = {"api_keys": "TIDEMILL_API_KEY"}
-"""Environment variables: a key on the command line can be read by everybody on the machine."""
+_VARIABLES = {"api_keys": "TIDEMILL_API_KEY", "keys_file": "TIDEMILL_KEYS_FILE"}
+"""Environment variables: a key on the command line can be read by everybody on the machine; its file goes with it."""
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _UNITS |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 

@@ -150,11 +150,16 @@ class ServerConfig:
     """The HTTP door."""
 
     host: str = "127.0.0.1"
-    """Address to bind; one that is not loopback requires an API key."""
+    """Address to bind; one that is not loopback requires api_keys or keys_file."""
     port: int = 8000
     """Port to bind; 0 picks a free one."""
     api_keys: tuple[str, ...] = ()
-    """Keys callers may use (Authorization: Bearer); none: no key is asked for, loopback only."""
+    """Keys callers may use (Authorization: Bearer), without limits and not as administrators; neither these nor
+    keys_file: no key is asked for, loopback only."""
+    keys_file: str | None = None
+    """File of hashed keys with names, tenants, roles and limits (tidemill keys add); read again when it changes."""
+    metrics_role: Literal["user", "admin"] = "user"
+    """Whose key reads /metrics, where keys are asked for. user: everybody's; admin: an administrator's."""
     allowed_hosts: tuple[str, ...] = ()
     """Names accepted in the Host header besides localhost and loopback addresses."""
     max_body_bytes: int = 8 * 2**20

@@ -13,6 +13,7 @@
     ├── RequestTimeout                  408  request_timeout
     ├── PayloadTooLarge                 413  payload_too_large
     ├── UnsupportedMediaType            415  unsupported_media_type
+    ├── RateLimited                     429  rate_limit_exceeded    (retryable)
     ├── Overloaded                      429  overloaded             (retryable)
     ├── Unavailable                     503  unavailable            (retryable)
     │   ├── EngineDied                  503  engine_died            (retryable)
@@ -43,6 +44,7 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PayloadTooLarge",
+    "RateLimited",
     "RequestTimeout",
     "SetupError",
     "TemplateRejected",
@@ -55,17 +57,19 @@ __all__ = [
 
 
 class TidemillError(Exception):
-    """The root. ``param`` names the request field or setting that has to change, where there is one."""
+    """The root. ``param`` names the request field or setting that has to change, where there is one; ``retry_after`` is
+    when the same request may do better, in seconds from now, where that is known."""
 
     code: ClassVar[str] = "internal_error"
     type: ClassVar[str] = "server_error"
     status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, param: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
+        self.retry_after = retry_after
 
     def body(self) -> dict[str, Any]:
         """The error in OpenAI's shape: the value of ``error`` in a body or in a stream's error event."""
@@ -158,6 +162,15 @@ class UnsupportedMediaType(TidemillError):
     code = "unsupported_media_type"
     type = "invalid_request_error"
     status = 415
+
+
+class RateLimited(TidemillError):
+    """The caller's key has used what it may use for now."""
+
+    code = "rate_limit_exceeded"
+    type = "rate_limit_error"
+    status = 429
+    retryable = True
 
 
 class Overloaded(TidemillError):

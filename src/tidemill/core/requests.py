@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tidemill.core.account import NO_ACCOUNT, Account
 from tidemill.core.sampling import SamplingOptions
 
 __all__ = [
@@ -51,6 +52,8 @@ class _Common:
     user: str | None = None
     tenant: str = ""
     """Whose request it is, as the door found out; nothing that a body says."""
+    account: Account = field(default=NO_ACCOUNT, compare=False, repr=False)
+    """Who pays for its tokens."""
     cache_salt: str = ""
     """Share KV blocks with requests of the same salt only."""
     raw: bytes = b""
@@ -92,6 +95,8 @@ class EmbeddingRequest:
     """Tokens to which longer inputs are cut; -1: as many as the model takes; None: longer ones are refused."""
     request_id: str = ""
     user: str | None = None
+    account: Account = field(default=NO_ACCOUNT, compare=False, repr=False)
+    """Who pays for its tokens."""
     raw: bytes = b""
     """The body as received."""
 

@@ -28,12 +28,12 @@ from tidemill.core.requests import (
 from tidemill.core.step import TokenLogprob
 from tidemill.core.tokens import EngineInfo
 from tidemill.core.version import __version__
-from tidemill.engine.admission import check_generates
+from tidemill.engine.admission import check, check_generates
 from tidemill.frontend.embedder import Embedder
 from tidemill.frontend.generation import Generation
 from tidemill.frontend.merge import close_iterator
 from tidemill.frontend.payloads import ChatPayloads, CompletionPayloads, Heading, Payloads, WholeChoice
-from tidemill.frontend.prepare import Preparer
+from tidemill.frontend.prepare import PreparedPrompt, Preparer
 from tidemill.frontend.prompt_scores import PromptScores
 from tidemill.frontend.text import Text
 from tidemill.frontend.text_answers import TextAnswers
@@ -92,12 +92,14 @@ class LocalBackend:
             return await self._embedder.open(request, arrival)
         check_generates(self._engine.info)
         prompts = await self._preparer.prepare(request, arrival)
+        self._reserve(request, prompts)
         generation = Generation(
             engine=self._engine,
             requests=[prompt.request for prompt in prompts],
             text=self._text,
             recorder=self._recorder,
             clock=self._clock,
+            account=request.account,
         )
         payloads = self._payloads(request)
         starts = [
@@ -117,6 +119,16 @@ class LocalBackend:
             return Reply(status=200, streamed=True, events=_Events(chunks, generation.close))
         body = await _body(generation, payloads, starts)
         return Reply(status=200, events=_Events(_once(body), generation.close))
+
+    def _reserve(self, request: GenerationRequest, prompts: Sequence[PreparedPrompt]) -> None:
+        """Have the caller's account set aside the most tokens that the call can become."""
+        lengths = [len(prompt.request.prompt) for prompt in prompts]
+        most = sum(check(length, request.sampling, self._engine.info) for length in lengths)
+        request.account.reserve(
+            prompt=sum(lengths),
+            output=most * request.sampling.n,
+            limit_field=None if request.sampling.max_tokens is None else request.limit_field,
+        )
 
     def _payloads(self, request: GenerationRequest) -> Payloads:
         chat = isinstance(request, ChatRequest)

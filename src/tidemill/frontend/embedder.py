@@ -51,10 +51,13 @@ class Embedder:
             raise InvalidRequest("truncate_prompt_tokens must be at least 1, or -1", param="truncate_prompt_tokens")
         size = sum(len(text) for text in request.inputs)
         texts = self._encode(request) if size <= _SHORT_TEXT else await asyncio.to_thread(self._encode, request)
+        tokens = sum(map(len, texts))
+        request.account.reserve(prompt=tokens, output=0, limit_field=None)
         vectors = await self._vectors(texts, arrival)
-        self._recorder.add(PROMPT_TOKENS, sum(map(len, texts)))
+        request.account.spend(prompt=tokens, output=0)
+        self._recorder.add(PROMPT_TOKENS, tokens)
         self._recorder.add(EMBEDDINGS, len(texts))
-        event = await asyncio.to_thread(_event, request, embedding, vectors, sum(map(len, texts)))
+        event = await asyncio.to_thread(_event, request, embedding, vectors, tokens)
         return Reply(status=200, events=_once(event))
 
     def _encode(self, request: EmbeddingRequest) -> list[Sequence[int]]:

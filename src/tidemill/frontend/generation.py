@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from tidemill.core.account import NO_ACCOUNT, Account
 from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, Unavailable
 from tidemill.core.metrics import (
@@ -38,12 +39,20 @@ class Generation:
     """Submits the requests of one call and follows them. ``start`` once, then ``deltas`` once, then ``close``."""
 
     def __init__(
-        self, *, engine: TokenEngine, requests: Sequence[TokenRequest], text: Text, recorder: Recorder, clock: Clock
+        self,
+        *,
+        engine: TokenEngine,
+        requests: Sequence[TokenRequest],
+        text: Text,
+        recorder: Recorder,
+        clock: Clock,
+        account: Account = NO_ACCOUNT,
     ) -> None:
         self._engine = engine
         self._requests = requests
         self._recorder = recorder
         self._clock = clock
+        self._account = account
         self._n = requests[0].sampling.n
         self._prompt_of = {request.request_id: i for i, request in enumerate(requests)}
         self._choices = [
@@ -107,7 +116,10 @@ class Generation:
         try:
             await close_iterator(self._stream)
         finally:
-            self._recorder.add(GENERATION_TOKENS, self.usage.completion_tokens)
+            usage = self.usage
+            self._recorder.add(GENERATION_TOKENS, usage.completion_tokens)
+            if self._first is not None and self._first.finish_reason is not FinishReason.ERROR:
+                self._account.spend(prompt=usage.prompt_tokens, output=usage.completion_tokens)
             if self._left:
                 self._recorder.add(FINISHED_CHOICES, self._left, reason=str(self._unfinished))
 

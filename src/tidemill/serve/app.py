@@ -21,6 +21,7 @@ from tidemill.core.errors import InvalidRequest, MethodNotAllowed, ModelNotFound
 from tidemill.core.protocols import Backend, TokenEngine
 from tidemill.core.requests import AnyRequest
 from tidemill.core.version import __version__
+from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.answer import Answer
 from tidemill.serve.anthropic_dialect import AnthropicDialect, CountDialect
 from tidemill.serve.anthropic_request import count_request, messages_request
@@ -30,6 +31,7 @@ from tidemill.serve.door import Door
 from tidemill.serve.drain import Drain
 from tidemill.serve.embedding_schema import embedding_request
 from tidemill.serve.metrics import PrometheusMetrics
+from tidemill.serve.query import query_switch
 from tidemill.serve.refusal import refusal
 from tidemill.serve.schemas import Incoming, chat_request, completion_request
 from tidemill.serve.text_schemas import detokenize_request, template_request, tokenize_request
@@ -88,7 +90,9 @@ def make_app(
     if engine is not None:
         metrics.watch(engine.stats, model=backend.models[0])
     routes = _Routes(backend, config, metrics, drain or Drain(), engine=engine, created=int(wall_time()))
-    door = Middleware(Door, config=config, recorder=metrics, clock=clock or SystemClock(), endpoints=tuple(ENDPOINTS))
+    clock = clock or SystemClock()
+    keys = KeyRing(config, clock)
+    door = Middleware(Door, config=config, keys=keys, recorder=metrics, clock=clock, endpoints=tuple(ENDPOINTS))
     app = Starlette(
         routes=routes.table(),
         middleware=[door],
@@ -161,7 +165,8 @@ class _Routes:
             return error.message
 
     async def page(self, request: Request) -> Response:
-        del request
+        if self._config.metrics_role == "admin":
+            request.state.caller.require_admin("/metrics")
         return Response(self._metrics.page(), headers={"content-type": self._metrics.content_type})
 
     async def models(self, request: Request) -> Response:
@@ -202,10 +207,13 @@ class _Routes:
         return self._answer(template_request(await self._incoming(request)))
 
     async def reset_cache(self, request: Request) -> Response:
-        """For the prompts of the caller's key, everybody's where there are no keys; without a body."""
+        """For the prompts of the caller's tenant, everybody's where there are no keys or with ?all=true; no body."""
         if self._engine is None:
             raise NotFound("there is no engine behind this server whose cache could be reset")
-        self._engine.reset_cache(request.state.tenant or None)
+        everybody = query_switch(request, "all")
+        if everybody:
+            request.state.caller.require_admin("resetting everybody's cache")
+        self._engine.reset_cache(None if everybody else request.state.caller.tenant or None)
         return JSONResponse({"status": "reset"})
 
     async def _incoming(self, request: Request) -> Incoming:
@@ -217,7 +225,8 @@ class _Routes:
             raw=raw,
             default_model=self._backend.models[0],
             request_id=request.state.request_id,
-            tenant=request.state.tenant,
+            tenant=request.state.caller.tenant,
+            account=request.state.account,
         )
 
     def _answer(self, request: AnyRequest, dialect: Dialect = OPENAI) -> Answer:

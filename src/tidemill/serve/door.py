@@ -1,6 +1,6 @@
-"""What every request passes on its way in and out: its id, the Host check, the key, errors as JSON, counting.
+"""What every request passes on its way in and out: id, Host check, key, the key's limits, errors as JSON, counting.
 
-    request  -> id -> host -> key -> routes
+    request  -> id -> host -> key -> limits of the key -> routes
     response <- x-request-id <- error body <- count
 
 Outermost of our own layers. Knows nothing of what the routes do.
@@ -8,8 +8,6 @@ Outermost of our own layers. Knows nothing of what the routes do.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import logging
 import re
@@ -21,10 +19,13 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidemill.core.account import NO_ACCOUNT
 from tidemill.core.clock import Clock
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import Forbidden, InvalidRequest, TidemillError, Unauthorized
 from tidemill.core.metrics import REQUEST_SECONDS, REQUESTS, Recorder
+from tidemill.serve.access.caller import Caller
+from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.answer import CallerGone
 from tidemill.serve.listener import is_loopback
 from tidemill.serve.refusal import ANTHROPIC_PATHS, refusal
@@ -43,11 +44,17 @@ class Door:
     """ASGI middleware around the routes."""
 
     def __init__(
-        self, app: ASGIApp, *, config: ServerConfig, recorder: Recorder, clock: Clock, endpoints: Iterable[str]
+        self,
+        app: ASGIApp,
+        *,
+        config: ServerConfig,
+        keys: KeyRing,
+        recorder: Recorder,
+        clock: Clock,
+        endpoints: Iterable[str],
     ) -> None:
         self._app = app
-        self._keys = tuple(key.encode() for key in config.api_keys)
-        self._tenants = tuple(hashlib.sha256(key).hexdigest() for key in self._keys)  # keys stay in this process
+        self._keys = keys
         self._hosts = frozenset(host.lower() for host in config.allowed_hosts)
         self._local_only = is_loopback(config.host)
         self._recorder = recorder
@@ -61,12 +68,11 @@ class Door:
         began = self._clock.now()
         headers = Headers(scope=scope)
         request_id = safe_request_id(headers.get("x-request-id"))
-        scope.setdefault("state", {}).update(request_id=request_id, tenant="")
+        scope.setdefault("state", {}).update(request_id=request_id)
         out = _Outgoing(send, request_id)
         try:
             self._check_host(headers)
-            scope["state"]["tenant"] = self._tenant(headers, scope["path"])
-            await self._app(scope, receive, out)
+            await self._enter(self._caller(headers, scope["path"]), scope, receive, out)
         except (CallerGone, ClientDisconnect):
             out.status = _CALLER_GONE
         except TidemillError as error:
@@ -94,21 +100,30 @@ class Door:
         if address is None or (self._local_only and not address.is_loopback):
             raise Forbidden(f"the Host header names {host[:100]!r}, which is not in allowed_hosts", param="Host")
 
-    def _tenant(self, headers: Headers, path: str) -> str:
-        """Whose key a request comes with; empty where none is asked for."""
-        if not self._keys or path in OPEN_PATHS:
-            return ""
+    async def _enter(self, caller: Caller, scope: Scope, receive: Receive, out: _Outgoing) -> None:
+        """Let a caller in; what asks for work counts against their limits."""
+        scope["state"].update(caller=caller, account=NO_ACCOUNT)
+        if scope["method"] != "POST":
+            await self._app(scope, receive, out)
+            return
+        with caller.allowance.request() as bill:
+            scope["state"]["account"] = bill
+            await self._app(scope, receive, out)
+
+    def _caller(self, headers: Headers, path: str) -> Caller:
+        """Whose key a request comes with; anybody's where none is asked for."""
+        if not self._keys.asks or path in OPEN_PATHS:
+            return self._keys.anybody
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if not scheme and path.startswith(ANTHROPIC_PATHS):
             scheme, given = "bearer", headers.get("x-api-key", "")
         if scheme.lower() != "bearer" or not given.strip():
             raise Unauthorized("an API key is needed: send the header Authorization: Bearer KEY", param="Authorization")
         offered = given.strip().encode("latin-1", "replace")
-        # Every key is compared, each in constant time, so that timing tells nothing about any of them.
-        matches = [hmac.compare_digest(offered, key) for key in self._keys]
-        if not any(matches):
+        caller = self._keys.find(offered)
+        if caller is None:
             raise Unauthorized("the API key is not known here", param="Authorization")
-        return self._tenants[matches.index(True)]
+        return caller
 
 
 class _Outgoing:

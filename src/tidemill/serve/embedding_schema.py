@@ -45,5 +45,6 @@ def embedding_request(incoming: Incoming) -> EmbeddingRequest:
         truncate=fields.truncate_prompt_tokens,
         request_id=incoming.request_id,
         user=fields.user,
+        account=incoming.account,
         raw=incoming.raw,
     )

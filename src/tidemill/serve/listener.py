@@ -9,18 +9,22 @@ import socket
 
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import ConfigError
+from tidemill.serve.access.key_file import KeyFile
 
 __all__ = ["bind", "check_config", "is_loopback"]
 
 
 def check_config(config: ServerConfig) -> None:
     """Raise ConfigError for a door that would be open to everybody."""
-    if not is_loopback(config.host) and not config.api_keys:
+    if not is_loopback(config.host) and not config.api_keys and config.keys_file is None:
         raise ConfigError(
-            f"host {config.host} can be reached from other machines: set api_keys, or bind 127.0.0.1", param="host"
+            f"host {config.host} can be reached from other machines: set keys_file or api_keys, or bind 127.0.0.1",
+            param="host",
         )
     if any(not key.strip() or key != key.strip() or not key.isascii() for key in config.api_keys):
         raise ConfigError("api_keys must be ASCII text that is not empty and has no blanks around it", param="api_keys")
+    if config.keys_file is not None:
+        KeyFile(config.keys_file).read()
     for name in ("max_body_bytes", "drain_seconds", "slow_reader_seconds"):
         if getattr(config, name) < (name != "drain_seconds"):
             raise ConfigError(f"{name} must not be {getattr(config, name)}", param=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,8 +16,9 @@ __all__ = ["ANTHROPIC_PATHS", "refusal"]
 
 ANTHROPIC_PATHS: Final = "/v1/messages"
 """Routes that answer as Anthropic's API does begin with this."""
-_RETRY_AFTER: Final = "1"
-"""Seconds; a shortage here passes within steps, and a stopping server is gone by then."""
+_RETRY_AFTER: Final = 1.0
+"""Seconds, where nobody knows better; a shortage passes within steps, and a stopping server is gone by then."""
+_LONGEST_RETRY: Final = 3600
 
 
 def refusal(error: TidemillError, headers: Mapping[str, str] | None = None, *, path: str = "") -> Response:
@@ -33,7 +35,8 @@ def refusal(error: TidemillError, headers: Mapping[str, str] | None = None, *, p
 
 def _headers(error: TidemillError) -> dict[str, str]:
     if error.retryable:
-        return {"retry-after": _RETRY_AFTER}
+        seconds = _RETRY_AFTER if error.retry_after is None else error.retry_after
+        return {"retry-after": str(min(_LONGEST_RETRY, max(1, math.ceil(seconds))))}
     if isinstance(error, Unauthorized):
         return {"www-authenticate": "Bearer"}
     if isinstance(error, PayloadTooLarge | RequestTimeout):

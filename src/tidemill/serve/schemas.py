@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from tidemill.core.account import NO_ACCOUNT, Account
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
 from tidemill.core.requests import ChatRequest, CompletionRequest, Prompt
 from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingOptions
@@ -48,6 +49,8 @@ class Incoming:
     request_id: str
     tenant: str = ""
     """Whose key it came with."""
+    account: Account = NO_ACCOUNT
+    """Who pays for its tokens."""
 
 
 class _StreamOptions(BaseModel):
@@ -243,6 +246,7 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         prompt_logprobs=fields.prompt_logprobs,
         user=fields.user,
         tenant=incoming.tenant,
+        account=incoming.account,
         cache_salt=fields.cache_salt,
         raw=incoming.raw,
         messages=tuple(fields.messages),
@@ -271,6 +275,7 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
         prompt_logprobs=fields.prompt_logprobs,
         user=fields.user,
         tenant=incoming.tenant,
+        account=incoming.account,
         cache_salt=fields.cache_salt,
         raw=incoming.raw,
         prompts=fields.prompt,

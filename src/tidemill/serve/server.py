@@ -83,7 +83,7 @@ def ready_line(host: str, port: int, model: str, config: ServerConfig, *, exampl
     path, content = _EXAMPLES[example]
     request = {"model": model, **content}
     body = json.dumps(request, ensure_ascii=False).replace("'", "'\\''")
-    key = ' -H "Authorization: Bearer $TIDEMILL_API_KEY"' if config.api_keys else ""
+    key = ' -H "Authorization: Bearer $TIDEMILL_API_KEY"' if config.api_keys or config.keys_file else ""
     return (
         f"Ready: {model} at {base}\nTry:   curl -N {base}/{path} -H 'Content-Type: application/json'{key} -d '{body}'"
     )
