@@ -9,10 +9,10 @@ namespace tidemill {
 namespace {
 
 // Few rows are done as fast as their weights can be read: chunks are as small as pays (half a microsecond's reading), and
-// the threads end together. Many rows are gone through again in each chunk.
+// the threads end together. Many rows are gone through, and laid out for tiles, again in each chunk: few are best.
 constexpr std::int64_t kChunkBytes = 16 << 10;
 constexpr std::int64_t kFewRows = 32;  // most chunks for each thread
-constexpr std::int64_t kManyRows = 8;
+constexpr std::int64_t kManyRows = 3;
 
 }  // namespace
 
