@@ -11,6 +11,8 @@ from tidemill.cli.bench_ablate import EXAMPLES as ABLATE_EXAMPLES
 from tidemill.cli.bench_ablate import ablate
 from tidemill.cli.bench_compare import EXAMPLES as COMPARE_EXAMPLES
 from tidemill.cli.bench_compare import compare
+from tidemill.cli.bench_peers import EXAMPLES as PEERS_EXAMPLES
+from tidemill.cli.bench_peers import peers
 from tidemill.cli.bench_report import EXAMPLES as REPORT_EXAMPLES
 from tidemill.cli.bench_report import report
 from tidemill.cli.bench_run import EXAMPLES as RUN_EXAMPLES
@@ -31,6 +33,7 @@ bench.command("run", epilog=RUN_EXAMPLES)(run)
 bench.command("report", epilog=REPORT_EXAMPLES)(report)
 bench.command("compare", epilog=COMPARE_EXAMPLES)(compare)
 bench.command("sweep", epilog=SWEEP_EXAMPLES)(sweep)
+bench.command("peers", epilog=PEERS_EXAMPLES)(peers)
 bench.command("stub", epilog=STUB_EXAMPLES)(stub)
 bench.command("ablate", epilog=ABLATE_EXAMPLES)(ablate)
 

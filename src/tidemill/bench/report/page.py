@@ -77,12 +77,14 @@ def write_page(path: Path, text: str) -> None:
         raise SetupError(f"{path}: cannot be written: {error.strerror or error}", param="out") from error
 
 
-def html_table(label: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column names the rows; it can be scrolled by keyboard where it is wider than the window."""
-    made = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in head)
+def html_table(label: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, worded: Sequence[int] = ()) -> str:
+    """A table whose first column names the rows; it can be scrolled by keyboard where it is wider than the window.
+    ``worded``: columns of words, which are broken into lines."""
+    classes = ["" if column not in worded else " class='words'" for column in range(len(head))]
+    made = "".join(f"<th scope='col'{kind}>{escape(cell)}</th>" for cell, kind in zip(head, classes, strict=True))
     lines = "".join(
         f"<tr><th scope='row'>{escape(row[0])}</th>"
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row[1:], classes[1:], strict=True))
         + "</tr>\n"
         for row in rows
     )
@@ -215,7 +217,7 @@ def _style() -> str:
         ".wide{overflow-x:auto;margin:0 0 16px}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
         "th,td{padding:4px 12px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}"
         "th[scope=row],th:first-child{text-align:left;padding-left:0;font-weight:400}thead th{color:var(--soft)}"
-        "figure{margin:0}figcaption{color:var(--soft);font-size:13px}svg{width:100%;height:auto}"
+        ".words{white-space:normal;text-align:left;min-width:13em}figure{margin:0}figcaption{color:var(--soft);font-size:13px}svg{width:100%;height:auto}"
         "svg text{fill:var(--ink)}svg>rect{fill:none}.bad{color:var(--bad)}summary{cursor:pointer;margin:8px 0}"
         f"[stroke='{GRID}']{{stroke:var(--line)}}[stroke='{INK}']{{stroke:var(--soft)}}"
         f"[stroke='{FAILED}']{{stroke:var(--bad)}}{keys}"
