@@ -30,7 +30,9 @@ from tidemill.serve.dialect import OPENAI, Dialect
 from tidemill.serve.door import Door
 from tidemill.serve.drain import Drain
 from tidemill.serve.embedding_schema import embedding_request
+from tidemill.serve.engine_stats import engine_stats
 from tidemill.serve.metrics import PrometheusMetrics
+from tidemill.serve.page import Page, wants_html
 from tidemill.serve.query import query_switch
 from tidemill.serve.refusal import refusal
 from tidemill.serve.schemas import Incoming, chat_request, completion_request
@@ -39,7 +41,7 @@ from tidemill.serve.text_schemas import detokenize_request, template_request, to
 __all__ = ["ENDPOINTS", "Lifetime", "make_app"]
 
 ENDPOINTS: Final = {
-    "/": "this list",
+    "/": "this list; for browsers a page with a chat and a view of the engine",
     "/v1/models": "models served here",
     "/v1/chat/completions": "answers to conversations",
     "/v1/completions": "continuations of prompts",
@@ -49,6 +51,7 @@ ENDPOINTS: Final = {
     "/tokenize": "token ids of texts and conversations",
     "/detokenize": "texts of token ids",
     "/apply-template": "the text that a conversation becomes",
+    "/v1/engine/stats": "the engine's state, as JSON",
     "/v1/cache/reset": "forgets the prompts whose keys and values are kept",
     "/health": "200 while the process answers",
     "/ready": "200 while the engine makes progress, else 503 with the reason",
@@ -120,6 +123,7 @@ class _Routes:
         self._drain = drain
         self._engine = engine
         self._created = created
+        self._page = Page()
 
     def table(self) -> list[Route]:
         return [
@@ -127,6 +131,7 @@ class _Routes:
             Route("/health", self.health),
             Route("/ready", self.ready),
             Route("/metrics", self.page),
+            Route("/v1/engine/stats", self.engine_stats),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
@@ -141,8 +146,11 @@ class _Routes:
         ]
 
     async def index(self, request: Request) -> Response:
-        del request
-        return JSONResponse({"name": "tidemill", "version": __version__, "routes": ENDPOINTS})
+        if wants_html(request.headers.get("accept", "")):
+            return self._page.response()
+        return JSONResponse(
+            {"name": "tidemill", "version": __version__, "routes": ENDPOINTS}, headers={"vary": "Accept"}
+        )
 
     async def health(self, request: Request) -> Response:
         del request
@@ -150,10 +158,14 @@ class _Routes:
 
     async def ready(self, request: Request) -> Response:
         del request
-        reason = "draining: the server is stopping" if self._drain.draining else await self._engine_reason()
+        reason = await self._reason()
         if reason is None:
             return JSONResponse({"status": "ready"})
         return refusal(Unavailable(reason))
+
+    async def _reason(self) -> str | None:
+        """Why no work can be taken now."""
+        return "draining: the server is stopping" if self._drain.draining else await self._engine_reason()
 
     async def _engine_reason(self) -> str | None:
         try:
@@ -164,9 +176,22 @@ class _Routes:
         except TidemillError as error:
             return error.message
 
-    async def page(self, request: Request) -> Response:
+    def _check_metrics_role(self, request: Request, place: str) -> None:
         if self._config.metrics_role == "admin":
-            request.state.caller.require_admin("/metrics")
+            request.state.caller.require_admin(place)
+
+    async def engine_stats(self, request: Request) -> Response:
+        self._check_metrics_role(request, "/v1/engine/stats")
+        if self._engine is None:
+            raise NotFound("there is no engine behind this server whose state could be shown")
+        problem = await self._reason()
+        return JSONResponse(
+            engine_stats(self._engine, self._metrics, problem=problem, now=time.monotonic()),
+            headers={"cache-control": "no-store"},
+        )
+
+    async def page(self, request: Request) -> Response:
+        self._check_metrics_role(request, "/metrics")
         return Response(self._metrics.page(), headers={"content-type": self._metrics.content_type})
 
     async def models(self, request: Request) -> Response:

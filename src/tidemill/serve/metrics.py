@@ -60,6 +60,19 @@ class PrometheusMetrics:
         assert isinstance(family, Histogram), spec.name
         (family.labels(**labels) if labels else family).observe(value)
 
+    def distribution(self, spec: MetricSpec) -> dict[str, Any]:
+        """A histogram without labels: ``counts[i]`` values were at most ``bounds[i]``; the last count is of all."""
+        (family,) = self._families[spec.name].collect()
+        values: dict[str, list[float]] = {}
+        for sample in family.samples:
+            values.setdefault(sample.name.removeprefix(spec.name), []).append(sample.value)
+        return {
+            "bounds": list(spec.buckets),
+            "counts": [int(count) for count in values["_bucket"]],
+            "count": int(values["_count"][0]),
+            "sum": values["_sum"][0],
+        }
+
     def page(self) -> bytes:
         """Every metric in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -70,7 +70,7 @@ async def test_tenants_share_and_others_do_not(http, file):
 async def test_what_takes_an_administrator(http, file):
     user, admin = make(file), make(file, "root", role="admin")
     async with http([], config=config(file, metrics_role="admin")) as served:
-        for method, path in (("GET", "/metrics"), ("POST", "/v1/cache/reset?all=true")):
+        for method, path in (("GET", "/metrics"), ("GET", "/v1/engine/stats"), ("POST", "/v1/cache/reset?all=true")):
             refused = await served.client.request(method, path, headers=user)
             assert code(refused) == (403, "forbidden")
             assert (await served.client.request(method, path, headers=admin)).status_code == 200
