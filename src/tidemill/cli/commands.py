@@ -14,6 +14,7 @@ __all__ = ["COMMANDS", "add_commands"]
 COMMANDS: Final = {
     "serve": "Serve a model over HTTP: chats, completions, embeddings.",
     "chat": "Talk with a model in the terminal.",
+    "top": "Show what a server does, as it does it.",
     "generate": "Complete one prompt and print the text.",
     "plan": "Show the memory a model needs, and whether it is there.",
     "doctor": "Show the machine, its kernels, and what could be better.",

@@ -159,7 +159,8 @@ class ServerConfig:
     keys_file: str | None = None
     """File of hashed keys with names, tenants, roles and limits (tidemill keys add); read again when it changes."""
     metrics_role: Literal["user", "admin"] = "user"
-    """Whose key reads /metrics and /v1/engine/stats, where keys are asked for. user: everybody's; admin: an administrator's."""
+    """Whose key reads /metrics and /v1/engine/stats, where keys are asked for. user: everybody's; admin: an
+    administrator's."""
     allowed_hosts: tuple[str, ...] = ()
     """Names accepted in the Host header besides localhost and loopback addresses."""
     max_body_bytes: int = 8 * 2**20
