@@ -146,6 +146,51 @@ async def test_a_conversation_with_settings_streams_and_stays_text(serve, tmp_pa
         assert tab.complaints == []
 
 
+CANNED = """
+window.bodies = [];
+const real = window.fetch, lines = [
+  {choices: [{delta: {role: 'assistant', content: ''}, finish_reason: null}]},
+  {choices: [{delta: {reasoning_content: 'Höhe <i>'}, finish_reason: null}]},
+  {choices: [{delta: {reasoning_content: ' der Flut'}, finish_reason: null}]},
+  {choices: [{delta: {content: '{"ebb": "潮"}'}, finish_reason: null}]},
+  {choices: [{delta: {}, finish_reason: 'stop'}]},
+  {choices: [], usage: {completion_tokens: 9}},
+].map(event => 'data: ' + JSON.stringify(event) + '\\n\\n').join('') + 'data: [DONE]\\n\\n';
+window.fetch = (url, options) => {
+  if (!url.endsWith('completions')) return real(url, options);
+  window.bodies.push(JSON.parse(options.body));
+  const bytes = new TextEncoder().encode(lines);
+  return Promise.resolve(new Response(new ReadableStream({start(stream) {
+    for (let i = 0; i < bytes.length; i += 3) stream.enqueue(bytes.slice(i, i + 3));
+    stream.close();
+  }})));
+};
+"""
+"""An answer with reasoning, cut into pieces of three bytes wherever that falls."""
+
+
+@in_browser
+async def test_reasoning_is_told_apart_however_the_stream_is_cut_and_json_is_asked_for(serve, tmp_path):
+    async with serve([]) as served, browsing(tmp_path) as tab:
+        await tab.go(f"http://127.0.0.1:{served.port}/")
+        await tab.value(CANNED)
+        await tab.value(f"{_id('json')}.checked = true")
+        await _ask(tab, "how high?")
+        await tab.until("document.querySelectorAll('#log .about').length === 1 && !running")
+        shown = await tab.value("[...document.querySelectorAll('#log .assistant .text')].map(e => e.textContent)")
+        assert shown == ["Höhe <i> der Flut", '{"ebb": "潮"}']
+        assert await tab.value("messages[1].content") == '{"ebb": "潮"}', "what it thought is not said again"
+        (body,) = await tab.value("bodies")
+        assert body == {
+            "messages": [{"role": "user", "content": "how high?"}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": 512,
+            "response_format": {"type": "json_object"},
+        }
+        assert (await tab.value("document.querySelector('.about').textContent")).endswith("stop")
+
+
 @in_browser
 async def test_escape_stops_an_answer_in_the_engine_and_keeps_what_was_said(serve, tmp_path):
     async with serve([Step(tokens=(97,), delay=0.01)] * 100_000) as served, browsing(tmp_path) as tab:
