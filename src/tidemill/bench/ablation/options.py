@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tidemill.bench.ablation.load import AblationLoad, shrunk
-from tidemill.bench.load.prompts import IdPrompts
-from tidemill.bench.load.request import DEFAULT_IDS
 from tidemill.bench.sweep.knee import KneeSearch
-from tidemill.bench.traces.cut import sliced
-from tidemill.bench.traces.formats import load_trace
-from tidemill.bench.traces.model import load_model, packaged
-from tidemill.bench.traces.row import Segment, TraceRow
-from tidemill.bench.traces.synth import synthesised
 from tidemill.core.errors import ConfigError
-from tidemill.models.shape import ModelShape
+
+if TYPE_CHECKING:
+    from tidemill.bench.ablation.load import AblationLoad
+    from tidemill.bench.traces.row import TraceRow
+    from tidemill.models.shape import ModelShape
 
 __all__ = ["STEP_TOKENS", "AblationOptions"]
 
@@ -54,6 +51,11 @@ class AblationOptions:
     def load(self, shape: ModelShape, *, longest: int) -> AblationLoad:
         """The load for a model whose sequences have ``longest`` tokens at most. Raises ConfigError naming the option,
         and what reading a trace raises."""
+        # Imported here: whoever asks for --help needs neither models nor traces.
+        from tidemill.bench.ablation.load import AblationLoad, shrunk
+        from tidemill.bench.load.prompts import IdPrompts
+        from tidemill.bench.load.request import DEFAULT_IDS
+
         for name, least in (("requests", 2), ("shared_tokens", 0), ("asked_tokens", 1), ("pairs", 1)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise ConfigError(f"{name} must be at least {least}, not {value}", param=name)
@@ -77,6 +79,11 @@ class AblationOptions:
         )
 
     def _rows(self) -> list[TraceRow]:
+        from tidemill.bench.traces.cut import sliced
+        from tidemill.bench.traces.formats import load_trace
+        from tidemill.bench.traces.model import load_model, packaged
+        from tidemill.bench.traces.synth import synthesised
+
         if self.trace in packaged() or _is_model(self.trace):
             model = load_model(self.trace)
             return list(synthesised(model, seed=self.seed, count=self.requests, ticks=False).rows)
@@ -90,6 +97,8 @@ def _is_model(trace: str) -> bool:
 
 
 def _with_shared(row: TraceRow, tokens: int) -> TraceRow:
+    from tidemill.bench.traces.row import Segment
+
     if not tokens:
         return row
     return replace(row, prompt_tokens=row.prompt_tokens + tokens, prefix=(Segment(_SHARED, tokens), *row.prefix))
