@@ -112,7 +112,7 @@ async function answer(body) {
   }
   item.classList.remove("open");
   const facts = [];
-  if (usage) facts.push(usage.completion_tokens + " tokens");
+  if (usage) facts.push(usage.completion_tokens + (usage.completion_tokens === 1 ? " token" : " tokens"));
   if (first) facts.push("first after " + seconds((first - began) / 1000));
   if (usage && last > first) facts.push(((usage.completion_tokens - 1) / ((last - first) / 1000)).toFixed(1) + " tokens/s");
   if (finish) facts.push(finish);
