@@ -61,7 +61,6 @@ async def test_harmless_fields_are_ignored_and_told_once(http, caplog):
         "metadata": {"a": "b"},
         "store": True,
         "service_tier": "auto",
-        "parallel_tool_calls": False,
         "safety_identifier": "s",
         "prompt_cache_key": "k",
     }
@@ -76,7 +75,6 @@ async def test_harmless_fields_are_ignored_and_told_once(http, caplog):
 
 FEATURES = [
     ("chat", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ("chat", {"tool_choice": "required"}, "tool_choice"),
     ("chat", {"functions": [{"name": "f"}]}, "functions"),
     ("chat", {"response_format": {"type": "structural_tag"}}, "response_format.type"),
     ("chat", {"modalities": ["text", "audio"]}, "modalities"),

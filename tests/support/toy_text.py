@@ -10,6 +10,7 @@ from tidemill.core.embedding import Embedding
 from tidemill.core.errors import TemplateRejected
 from tidemill.core.requests import Message
 from tidemill.core.tokens import EngineInfo
+from tidemill.text.answers.form import AnswerForm
 
 __all__ = ["BOS", "END", "ToyText", "toy_info"]
 
@@ -22,6 +23,8 @@ class ToyText:
     """Implements the frontend's Text. Chats are rendered as ``<role>content\\n`` and end with ``<assistant>``."""
 
     chat_problem: str | None = None
+    answer_form = AnswerForm()
+    """How answers are told apart; a test may give another one."""
 
     def __init__(self, pieces: Sequence[str | bytes] = (), *, add_bos: bool = False, add_end: bool = False) -> None:
         coded = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
@@ -46,14 +49,19 @@ class ToyText:
         ids = list(text.encode())
         return ids if bare else [BOS] * self._add_bos + ids + self.ending
 
-    def encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> list[int]:
-        return list(self.render_chat(messages, options).encode())
+    def encode_chat(
+        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        return list(self.render_chat(messages, options, tools).encode())
 
-    def render_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
+    def render_chat(
+        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         if messages[0]["role"] == "assistant":
             raise TemplateRejected("a conversation must not begin with the assistant", param="messages")
-        shown = "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + options.get("suffix", "")
-        return shown + "<assistant>"
+        shown = "".join(_shown(message) for message in messages) + options.get("suffix", "")
+        names = ",".join(tool["function"]["name"] for tool in tools)
+        return (f"<tools>{names}\n" if names else "") + shown + "<assistant>" + options.get("opening", "")
 
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self._bytes[i] for i in ids).decode(errors="replace")
@@ -65,8 +73,17 @@ class ToyText:
         named = {BOS: "<bos>", END: "<end>"}
         return named.get(token) or self._bytes[token].decode(errors="replace")
 
-    def detokenizer(self) -> _ToyDetokenizer:
+    def detokenizer(self, marks: Sequence[str] = ()) -> _ToyDetokenizer:
+        del marks  # all tokens are seen
         return _ToyDetokenizer(self)
+
+
+def _shown(message: Message) -> str:
+    calls = "".join(
+        f"[{call['id']} {call['function']['name']} {call['function']['arguments']}]"
+        for call in message.get("tool_calls") or ()
+    )
+    return f"<{message['role']}>{message.get('content') or ''}{calls}\n"
 
 
 class _ToyDetokenizer:

@@ -64,7 +64,7 @@ def _serve(model: Model, config: ModelConfig, door: ServerConfig, engine: Proces
     from tidemill.serve.metrics import PrometheusMetrics
     from tidemill.serve.server import Example, run
 
-    text = ModelText.from_source(model.text, merge_turns=config.merge_turns)
+    text = ModelText.from_source(model.text, merge_turns=config.merge_turns, answer_parser=config.answer_parser)
     if model.embedding is not None:
         print(f"note: {model.name} gives vectors of texts: chats and completions are refused", flush=True)
     elif text.chat_problem is not None:

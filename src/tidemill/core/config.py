@@ -43,6 +43,11 @@ class ModelConfig:
     """Where the chat template refuses a conversation: merge system messages and turns of one role; try again."""
     max_model_len: int | None = None
     """Most tokens of one sequence, prompt and output; default: the model's own length, or what the memory holds."""
+    answer_parser: Literal[
+        "auto", "none", "hermes", "llama3", "mistral", "pythonic", "deepseek", "gemma", "harmony"
+    ] = "auto"
+    """How the model writes calls of tools; auto: as its chat template tells, which marks of reasoning are known from as
+    well; none: answers are given as they are."""
     pooling: Literal["auto", "mean", "cls", "last"] = "auto"
     """Makes vectors of texts instead of answers: the mean of a text's tokens, its first or its last one; auto: as the
     model's files say (sentence-transformers' modules.json, or the GGUF key pooling_type), mean for other encoders."""

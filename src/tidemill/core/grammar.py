@@ -11,7 +11,7 @@ from tidemill.core.errors import InvalidRequest
 
 __all__ = ["MAX_CHOICE_TEXTS", "MAX_GRAMMAR_CHARACTERS", "Grammar", "GrammarKind"]
 
-GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
+GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark", "calls"]
 
 MAX_GRAMMAR_CHARACTERS = 256 * 1024
 MAX_CHOICE_TEXTS = 4096

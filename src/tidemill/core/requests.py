@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from tidemill.core.account import NO_ACCOUNT, Account
 from tidemill.core.sampling import SamplingOptions
+from tidemill.core.tools import NO_TOOLS, ToolUse
 
 __all__ = [
     "AnyRequest",
@@ -67,6 +68,10 @@ class ChatRequest(_Common):
     messages: tuple[Message, ...]
     template_options: Mapping[str, Any] = field(default_factory=dict)
     """Extra variables for the model's chat template (``chat_template_kwargs``)."""
+    tool_use: ToolUse = NO_TOOLS
+    """The functions that the answer may or has to call."""
+    reasoning_effort: str | None = None
+    """For templates that read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,8 @@ class TokenizeRequest:
     special: bool = True
     """Put the tokens around a text that belong there; conversations have what their template prints."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
+    tool_use: ToolUse = NO_TOOLS
+    """The functions that a conversation's prompt tells of."""
     texts: bool = False
     """Give the text of each token as well."""
     request_id: str = ""
@@ -150,6 +157,8 @@ class TemplateRequest:
     model: str
     messages: Sequence[Message]
     template_options: Mapping[str, Any] = field(default_factory=dict)
+    tool_use: ToolUse = NO_TOOLS
+    """The functions that the prompt tells of."""
     request_id: str = ""
     raw: bytes = b""
     """The body as received."""

@@ -20,6 +20,8 @@ class FinishReason(StrEnum):
     """An end token, a stop token id or a stop string."""
     LENGTH = "length"
     """max_tokens, or the model's length or the pool's, is reached."""
+    TOOL_CALLS = "tool_calls"
+    """As STOP, of an answer that calls functions; engines know nothing of it."""
     ABORT = "abort"
     """The caller went away or cancelled."""
     ERROR = "error"

@@ -100,6 +100,7 @@ class LocalBackend:
             recorder=self._recorder,
             clock=self._clock,
             account=request.account,
+            tool_use=request.tool_use if isinstance(request, ChatRequest) else None,
         )
         payloads = self._payloads(request)
         starts = [
@@ -212,8 +213,8 @@ async def _chunks(
             start = starts[index]
             if delta.prompt is not None:
                 yield said(payloads.echo(index, start.prefix, start.scores(delta.prompt)))
-            if delta.text or delta.tokens:
-                yield said(payloads.piece(index, delta, start.prefix))
+            for chunk in payloads.pieces(index, delta, start.prefix):
+                yield said(chunk)
             if delta.finish is not None:
                 yield said(payloads.finish(index, delta.finish, delta.stop))
         if include_usage:

@@ -12,14 +12,14 @@ at the same place, streamed or not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill.core.step import TokenLogprob
 from tidemill.core.tokens import FinishReason, TokenDelta
 from tidemill.frontend.text import Detokenizer
 from tidemill.text.stops import StopMatcher
 
-__all__ = ["ChoiceText", "PlacedToken", "TextDelta"]
+__all__ = ["CallDelta", "ChoiceText", "PlacedToken", "TextDelta"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,30 @@ class PlacedToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallDelta:
+    """A call, complete."""
+
+    index: int
+    """Of the choice's calls, from 0 on."""
+    id: str
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
     """What one token delta adds to what the caller sees."""
 
     text: str = ""
     tokens: tuple[PlacedToken, ...] = ()
     """Where log-probabilities are on: the tokens of ``text``, no earlier and no later than the text itself."""
+    starts: tuple[int, ...] = ()
+    """Where places are on: characters before each token that came, shown yet or not."""
+    reasoning: str = ""
+    """Text of the reasoning, where an answer is told apart."""
+    calls: tuple[CallDelta, ...] = ()
+    """Calls of functions, where an answer is told apart."""
     finish: FinishReason | None = None
     stop: str | int | None = None
     """With the finish: the stop string, or the token of stop_token_ids, that ended the choice."""
@@ -55,9 +73,11 @@ class ChoiceText:
         stops: Sequence[str] = (),
         min_tokens: int = 0,
         stop_tokens: Sequence[int] = (),
+        places: bool = False,
     ) -> None:
         """``min_tokens``: stop strings are looked for in the text of the tokens behind these. ``stop_tokens``: end
-        tokens that the caller named, and is told of."""
+        tokens that the caller named, and is told of. ``places``: deltas say where each token begins."""
+        self._places = places
         self._stop_tokens = frozenset(stop_tokens)
         self._min_tokens = min_tokens
         self._detokenizer = detokenizer
@@ -77,8 +97,14 @@ class ChoiceText:
 
     def push(self, delta: TokenDelta) -> TextDelta:
         """Add a delta's tokens; after ``finish`` is set, call no more."""
-        if self._matcher is None and delta.logprobs is None:
+        if self._matcher is None and delta.logprobs is None and not self._places:
             return self._plain(delta)
+        known = len(self._starts)
+        shown = self._placed(delta)
+        return replace(shown, starts=tuple(self._starts[known:])) if self._places else shown
+
+    def _placed(self, delta: TokenDelta) -> TextDelta:
+        """Token by token."""
         shown: list[str] = []
         logprobs: Sequence[TokenLogprob | None] = delta.logprobs or (None,) * len(delta.tokens)
         for token, logprob in zip(delta.tokens, logprobs, strict=True):

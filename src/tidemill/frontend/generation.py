@@ -20,10 +20,13 @@ from tidemill.core.metrics import (
 )
 from tidemill.core.protocols import TokenEngine
 from tidemill.core.tokens import FinishReason, TokenDelta, TokenRequest
+from tidemill.core.tools import ToolUse
+from tidemill.frontend.answer_reader import AnswerReader
 from tidemill.frontend.choice import ChoiceText, TextDelta
 from tidemill.frontend.merge import close_iterator, merge
 from tidemill.frontend.payloads import Usage
-from tidemill.frontend.text import Text
+from tidemill.frontend.text import Text, prompt_end
+from tidemill.text.answers.form import AnswerForm
 
 __all__ = ["Generation", "IndexedDelta"]
 
@@ -47,7 +50,9 @@ class Generation:
         recorder: Recorder,
         clock: Clock,
         account: Account = NO_ACCOUNT,
+        tool_use: ToolUse | None = None,
     ) -> None:
+        """``tool_use``: tell the answers apart into reasoning, content and calls; None: all of them is content."""
         self._engine = engine
         self._requests = requests
         self._recorder = recorder
@@ -55,9 +60,18 @@ class Generation:
         self._account = account
         self._n = requests[0].sampling.n
         self._prompt_of = {request.request_id: i for i, request in enumerate(requests)}
+        form = text.answer_form
+        marks = () if tool_use is None else form.marks(tool_use)
+        self._readers = [
+            None if tool_use is None else _reader(form, tool_use, request, text, marks)
+            for request in requests
+            for _ in range(request.sampling.n)
+        ]
+        told_apart = any(self._readers)
         self._choices = [
             ChoiceText(
-                detokenizer=text.detokenizer(),
+                places=told_apart,
+                detokenizer=text.detokenizer(marks if told_apart else ()),
                 stops=request.sampling.stop,
                 min_tokens=request.sampling.min_tokens,
                 stop_tokens=request.sampling.stop_token_ids,
@@ -81,10 +95,12 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """Tokens so far; final once every choice has ended."""
+        counted = [reader.reasoning_tokens for reader in self._readers if reader is not None]
         return Usage(
             prompt_tokens=sum(len(request.prompt) for request in self._requests),
             completion_tokens=sum(choice.num_tokens for choice in self._choices),
             cached_tokens=sum(self._cached),
+            reasoning_tokens=sum(counted) if counted else None,
         )
 
     async def start(self) -> None:
@@ -146,6 +162,10 @@ class Generation:
         self._measure(index, delta, self._requests[prompt].arrival)
         began = self._clock.now()
         shown = choice.push(delta)
+        reader = self._readers[index]
+        if reader is not None:
+            shown = reader.read(shown)
+            choice.finish = shown.finish
         self._recorder.add(DETOKENIZE_SECONDS, self._clock.now() - began)
         if shown.finish is not None:
             self._left -= 1
@@ -175,3 +195,14 @@ class Generation:
             return
         for _ in delta.tokens:
             self._recorder.observe(TIME_PER_OUTPUT_TOKEN, (now - last) / len(delta.tokens))
+
+
+def _reader(
+    form: AnswerForm, use: ToolUse, request: TokenRequest, text: Text, marks: Sequence[str]
+) -> AnswerReader | None:
+    """Reads one answer to a prompt; None where there is nothing to tell apart."""
+    grammar = request.sampling.grammar
+    if grammar is not None and grammar.kind != "calls":
+        return None  # the caller has said how all of it looks
+    parser = form.parser(use, opened=form.opened(prompt_end(request.prompt, text, marks)))
+    return None if parser is None else AnswerReader(parser, form.call_id)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidemill.core.requests import Message
+from tidemill.text.answers.form import AnswerForm, AnswerFormName, build_answer_form
 from tidemill.text.chat import ChatEncoder, build_chat_encoder
 from tidemill.text.detokenizer import IncrementalDetokenizer
 from tidemill.text.source import TextSource
@@ -17,15 +18,23 @@ __all__ = ["ModelText"]
 class ModelText:
     """Implements Text over a tokenizer and a chat encoder. Safe to use from several threads, as they are."""
 
-    def __init__(self, tokenizer: Tokenizer, chat: ChatEncoder) -> None:
+    def __init__(self, tokenizer: Tokenizer, chat: ChatEncoder, form: AnswerForm | None = None) -> None:
+        """``form``: how answers are read; default: as they are."""
         self._tokenizer = tokenizer
         self._chat = chat
+        self._form = form or AnswerForm()
 
     @classmethod
-    def from_source(cls, source: TextSource, *, merge_turns: bool = False) -> ModelText:
+    def from_source(
+        cls, source: TextSource, *, merge_turns: bool = False, answer_parser: AnswerFormName = "auto"
+    ) -> ModelText:
         """Raises ModelLoadError for a tokenizer that cannot be built; a bad template is told by ``chat_problem``."""
         tokenizer = build_tokenizer(source)
-        return cls(tokenizer, build_chat_encoder(source, tokenizer, merge_turns=merge_turns))
+        chat = build_chat_encoder(source, tokenizer, merge_turns=merge_turns)
+        form = build_answer_form(
+            source.chat_templates, reads=chat.reads, token_of=tokenizer.control_token, parser=answer_parser
+        )
+        return cls(tokenizer, chat, form)
 
     @property
     def chat_problem(self) -> str | None:
@@ -41,13 +50,22 @@ class ModelText:
         """See Text."""
         return self._tokenizer.encode(text, add_bos=False if bare else None)
 
-    def render_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
+    @property
+    def answer_form(self) -> AnswerForm:
         """See Text."""
-        return self._chat.render(messages, options=options)
+        return self._form
 
-    def encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> list[int]:
+    def render_chat(
+        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         """See Text."""
-        return self._chat.encode(messages, options=options)
+        return self._chat.render(messages, tools=tools, options=options)
+
+    def encode_chat(
+        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        """See Text."""
+        return self._chat.encode(messages, tools=tools, options=options)
 
     def decode(self, ids: Sequence[int]) -> str:
         """See Text; control tokens are left out."""
@@ -61,6 +79,7 @@ class ModelText:
         """See Text."""
         return self._tokenizer.token_text(token)
 
-    def detokenizer(self) -> IncrementalDetokenizer:
-        """See Text; control tokens are left out."""
-        return IncrementalDetokenizer(self._tokenizer)
+    def detokenizer(self, marks: Sequence[str] = ()) -> IncrementalDetokenizer:
+        """See Text; other control tokens are left out."""
+        shown = [token for mark in marks if (token := self._tokenizer.control_token(mark)) is not None]
+        return IncrementalDetokenizer(self._tokenizer, shown=shown)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidemill.core.tokens import FinishReason
-from tidemill.frontend.choice import PlacedToken, TextDelta
+from tidemill.frontend.choice import CallDelta, PlacedToken, TextDelta
 from tidemill.frontend.logprobs import chat_logprobs, completion_logprobs
 from tidemill.frontend.prompt_scores import PromptScores
 from tidemill.frontend.text import Text
@@ -23,15 +23,20 @@ class Usage:
     completion_tokens: int
     cached_tokens: int = 0
     """Prompt tokens that were not computed: their KV was there."""
+    reasoning_tokens: int | None = None
+    """Of the completion's, where answers are told apart."""
 
     def as_dict(self) -> dict[str, Any]:
         """OpenAI's ``usage``."""
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
+        if self.reasoning_tokens is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return usage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +48,8 @@ class WholeChoice:
     scores: PromptScores | None = None
     """Of the prompt, where they were asked for."""
     parts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[CallDelta] = field(default_factory=list)
     tokens: list[PlacedToken] = field(default_factory=list)
     finish: FinishReason | None = None
     stop: str | int | None = None
@@ -50,6 +57,8 @@ class WholeChoice:
     def add(self, delta: TextDelta) -> None:
         """Append what a delta shows."""
         self.parts.append(delta.text)
+        self.reasoning.append(delta.reasoning)
+        self.calls.extend(delta.calls)
         self.tokens.extend(delta.tokens)
         self.finish = delta.finish
         self.stop = delta.stop
@@ -92,8 +101,8 @@ class Payloads(Protocol):
         """The chunk that repeats the prompt with its log-probabilities."""
         ...
 
-    def piece(self, index: int, delta: TextDelta, prefix: str = "") -> dict[str, Any]:
-        """The chunk with some text of a choice, behind the prefix."""
+    def pieces(self, index: int, delta: TextDelta, prefix: str = "") -> list[dict[str, Any]]:
+        """The chunks with some text of a choice, behind the prefix, and with calls."""
         ...
 
     def finish(self, index: int, reason: FinishReason, stop: str | int | None) -> dict[str, Any]:
@@ -124,8 +133,18 @@ class ChatPayloads:
     def echo(self, index: int, prefix: str, scores: PromptScores) -> dict[str, Any]:  # noqa: ARG002
         raise AssertionError("a conversation is not repeated")
 
-    def piece(self, index: int, delta: TextDelta, prefix: str = "") -> dict[str, Any]:  # noqa: ARG002
-        return self._chunk(index, {"content": delta.text}, self._logprobs(delta.tokens), None)
+    def pieces(self, index: int, delta: TextDelta, prefix: str = "") -> list[dict[str, Any]]:  # noqa: ARG002
+        said: list[dict[str, Any]] = []
+        if delta.reasoning:
+            said.append({"reasoning_content": delta.reasoning})
+        if delta.text or delta.tokens:
+            said.append({"content": delta.text})
+        for call in delta.calls:
+            said.append({"tool_calls": [{"index": call.index, **_call(call, "")}]})
+            said.append({"tool_calls": [{"index": call.index, "function": {"arguments": call.arguments}}]})
+        return [
+            self._chunk(index, part, self._logprobs(delta.tokens) if "content" in part else None, None) for part in said
+        ]
 
     def finish(self, index: int, reason: FinishReason, stop: str | int | None) -> dict[str, Any]:
         chunk = self._chunk(index, {}, None, str(reason))
@@ -139,7 +158,7 @@ class ChatPayloads:
         listed = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "message": _message(choice),
                 "logprobs": self._logprobs(choice.tokens),
                 "finish_reason": str(choice.finish),
             }
@@ -173,8 +192,10 @@ class CompletionPayloads:
     def echo(self, index: int, prefix: str, scores: PromptScores) -> dict[str, Any]:
         return self._chunk(index, prefix, scores.echoed(self._heading.logprobs or 0), None)
 
-    def piece(self, index: int, delta: TextDelta, prefix: str = "") -> dict[str, Any]:
-        return self._chunk(index, delta.text, self._logprobs(delta.tokens, prefix), None)
+    def pieces(self, index: int, delta: TextDelta, prefix: str = "") -> list[dict[str, Any]]:
+        if not delta.text and not delta.tokens:
+            return []
+        return [self._chunk(index, delta.text, self._logprobs(delta.tokens, prefix), None)]
 
     def finish(self, index: int, reason: FinishReason, stop: str | int | None) -> dict[str, Any]:
         chunk = self._chunk(index, "", None, str(reason))
@@ -222,6 +243,22 @@ def _head(heading: Heading, kind: str) -> dict[str, Any]:
         "model": heading.model,
         "system_fingerprint": heading.fingerprint,
     }
+
+
+def _message(choice: WholeChoice) -> dict[str, Any]:
+    """The assistant's message; fields of reasoning and calls are there where those are."""
+    reasoning = "".join(choice.reasoning)
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [_call(call, call.arguments) for call in choice.calls]
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    return message
+
+
+def _call(call: CallDelta, arguments: str) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
 def _prompt_logprobs(choice: WholeChoice, heading: Heading) -> dict[str, Any]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from tidemill.core.errors import ContextLengthExceeded, InvalidRequest
+from tidemill.core.errors import ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from tidemill.core.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenRequest
 from tidemill.engine.admission import check
 from tidemill.frontend.bad_words import banned_sequences
-from tidemill.frontend.text import Text
+from tidemill.frontend.text import Text, prompt_end
 
 __all__ = ["MAX_CALL_CHOICES", "PreparedPrompt", "Preparer"]
 
@@ -55,6 +55,7 @@ class Preparer:
         if isinstance(request, ChatRequest):
             try:
                 ids = await self._conversation(request)
+                sampling = self._kept_to_calls(request, ids, sampling)
                 return [PreparedPrompt(request=self._token_request(request, ids, sampling, arrival))]
             except InvalidRequest as error:
                 raise _renamed(error, "messages") from error
@@ -75,10 +76,34 @@ class Preparer:
     async def _conversation(self, request: ChatRequest) -> Sequence[int]:
         if not request.messages:
             raise InvalidRequest("messages must hold at least one message", param="messages")
+        options = self._options(request)
+        if request.tool_use.tools:
+            self._text.answer_form.check_tools()
+        tools = request.tool_use.shown
         size = len(request.raw) + sum(_length(message) for message in request.messages)
-        if size <= _SHORT_TEXT and not request.template_options:  # options can send a template on long ways
-            return self._text.encode_chat(request.messages, request.template_options)
-        return await asyncio.to_thread(self._text.encode_chat, request.messages, request.template_options)
+        if size <= _SHORT_TEXT and not options:  # options can send a template on long ways
+            return self._text.encode_chat(request.messages, options, tools)
+        return await asyncio.to_thread(self._text.encode_chat, request.messages, options, tools)
+
+    def _options(self, request: ChatRequest) -> Mapping[str, Any]:
+        """The variables of the template."""
+        effort = request.reasoning_effort
+        if effort is None:
+            return request.template_options
+        name = "reasoning_effort"
+        if not self._text.answer_form.reads(name):
+            raise UnsupportedParameter(f"the model's chat template knows no {name}", param=name)
+        if request.template_options.get(name, effort) != effort:
+            raise InvalidRequest(f"{name} and chat_template_kwargs.{name} differ: send one", param=name)
+        return {**request.template_options, name: effort}
+
+    def _kept_to_calls(self, request: ChatRequest, prompt: Sequence[int], sampling: SamplingOptions) -> SamplingOptions:
+        """The options of an answer that has to call, which a grammar keeps to that."""
+        use, form = request.tool_use, self._text.answer_form
+        if not use.tools or use.choice == "auto":
+            return sampling
+        opened = form.opened(prompt_end(prompt, self._text, form.marks(use)))
+        return replace(sampling, grammar=form.grammar(use, opened=opened))
 
     async def _prompt(self, prompt: Prompt, *, echo: bool) -> tuple[Sequence[int], str]:
         """Token ids, and the text that the answer repeats."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from tidemill.core.requests import Message
+from tidemill.text.answers.form import AnswerForm
 
-__all__ = ["Detokenizer", "Text"]
+__all__ = ["Detokenizer", "Text", "prompt_end"]
+
+_END: Final = 64
 
 
 class Detokenizer(Protocol):
@@ -40,12 +43,21 @@ class Text(Protocol):
         it); special tokens stay text."""
         ...
 
-    def render_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
+    @property
+    def answer_form(self) -> AnswerForm:
+        """Where reasoning, content and calls are in the model's answers to conversations."""
+        ...
+
+    def render_chat(
+        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         """The text of a conversation up to where the answer begins. Raises as ``encode_chat``."""
         ...
 
-    def encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Sequence[int]:
-        """Token ids of a conversation up to where the answer begins.
+    def encode_chat(
+        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Sequence[int]:
+        """Token ids of a conversation up to where the answer begins. ``tools``: as OpenAI describes functions.
 
         Raises TemplateRejected with the template's reason, and InvalidRequest naming messages[i] for content that
         a text model cannot take.
@@ -64,6 +76,11 @@ class Text(Protocol):
         """The token's text for people; special tokens by their name."""
         ...
 
-    def detokenizer(self) -> Detokenizer:
-        """A new one, for one choice."""
+    def detokenizer(self, marks: Sequence[str] = ()) -> Detokenizer:
+        """A new one, for one choice. ``marks``: control tokens that it shows."""
         ...
+
+
+def prompt_end(prompt: Sequence[int], text: Text, marks: Sequence[str]) -> str:
+    """The last characters of a prompt, control tokens left out but for the marks."""
+    return text.detokenizer(marks).push(prompt[-_END:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from tidemill.core.errors import InvalidRequest
@@ -34,17 +34,24 @@ class TextAnswers:
             case DetokenizeRequest():
                 return {"prompt": self._text.decode(self._checked(request.tokens))}
             case TemplateRequest():
-                return {"prompt": self._text.render_chat(_some(request.messages), request.template_options)}
+                tools = self._tools(request)
+                return {"prompt": self._text.render_chat(_some(request.messages), request.template_options, tools)}
 
     def _tokens(self, request: TokenizeRequest) -> dict[str, Any]:
         if isinstance(request.prompt, str):
             ids = self._text.encode(request.prompt, bare=not request.special)
         else:
-            ids = self._text.encode_chat(_some(request.prompt), request.template_options)
+            ids = self._text.encode_chat(_some(request.prompt), request.template_options, self._tools(request))
         said: dict[str, Any] = {"count": len(ids), "max_model_len": self._info.max_model_len, "tokens": list(ids)}
         if request.texts:
             said["token_strs"] = [self._text.token_text(token) for token in ids]
         return said
+
+    def _tools(self, request: TokenizeRequest | TemplateRequest) -> Sequence[Mapping[str, Any]]:
+        """What the template is given."""
+        if request.tool_use.tools:
+            self._text.answer_form.check_tools()
+        return request.tool_use.shown
 
     def _checked(self, tokens: Any) -> list[int]:
         for place, token in enumerate(tokens):

@@ -54,6 +54,7 @@ def count_request(incoming: Incoming) -> TokenizeRequest:
         model=chat.model,
         prompt=chat.messages,
         template_options=chat.template_options,
+        tool_use=chat.tool_use,
         request_id=incoming.request_id,
         raw=incoming.raw,
     )

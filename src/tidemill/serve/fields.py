@@ -17,7 +17,6 @@ _log = logging.getLogger(__name__)
 IGNORED: Final = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_retention",
         "request_id",
@@ -48,14 +47,11 @@ NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
     "n_predict": (),
     "prediction": (),
     "priority": (0,),
-    "reasoning_effort": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "truncate_prompt_tokens": (),
     "typical_p": (1,),
     "use_beam_search": (False,),

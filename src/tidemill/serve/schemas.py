@@ -16,10 +16,12 @@ from tidemill.core.account import NO_ACCOUNT, Account
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
 from tidemill.core.requests import ChatRequest, CompletionRequest, Prompt
 from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingOptions
+from tidemill.core.tools import ToolUse
 from tidemill.serve.body import parse_object
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.paths import field_path
 from tidemill.serve.structured import GRAMMAR_FIELDS, grammar_of
+from tidemill.serve.tools import tool_use
 
 __all__ = [
     "COMPLETION_MAX_TOKENS",
@@ -209,6 +211,21 @@ class _ChatBody(_Body):
     logprobs: bool = False
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] = {}
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: str | None = None
+
+    def tool_use(self) -> ToolUse:
+        """What the answer may call."""
+        use = tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls)
+        if use.tools:
+            for name in GRAMMAR_FIELDS:
+                if getattr(self, name) not in (None, "", {"type": "text"}):
+                    raise InvalidRequest(
+                        f"{name} and tools both say how the answer looks: send one, or tool_choice none", param=name
+                    )
+        return use
 
 
 class _CompletionBody(_Body):
@@ -251,6 +268,8 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         raw=incoming.raw,
         messages=tuple(fields.messages),
         template_options=fields.chat_template_kwargs,
+        tool_use=fields.tool_use(),
+        reasoning_effort=fields.reasoning_effort,
     )
 
 

@@ -10,6 +10,7 @@ from tidemill.core.errors import InvalidRequest
 from tidemill.core.requests import DetokenizeRequest, TemplateRequest, TokenizeRequest
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.schemas import Incoming, parsed
+from tidemill.serve.tools import tool_use
 
 __all__ = ["detokenize_request", "template_request", "tokenize_request"]
 
@@ -28,6 +29,7 @@ class _TokenizeBody(_Body):
     add_special_tokens: bool = True
     return_token_strs: bool = False
     chat_template_kwargs: dict[str, Any] = {}
+    tools: Any = None
 
 
 class _DetokenizeBody(_Body):
@@ -37,6 +39,7 @@ class _DetokenizeBody(_Body):
 class _TemplateBody(_Body):
     messages: list[dict[str, Any]]
     chat_template_kwargs: dict[str, Any] = {}
+    tools: Any = None
 
 
 _TOKENIZE_FIELDS: Final = FieldFilter(_TokenizeBody.model_fields)
@@ -54,6 +57,7 @@ def tokenize_request(incoming: Incoming) -> TokenizeRequest:
         prompt=fields.prompt if fields.messages is None else tuple(fields.messages),  # type: ignore[arg-type]
         special=fields.add_special_tokens,
         template_options=fields.chat_template_kwargs,
+        tool_use=tool_use(fields.tools, None, parallel=True),
         texts=fields.return_token_strs,
         request_id=incoming.request_id,
         raw=incoming.raw,
@@ -78,6 +82,7 @@ def template_request(incoming: Incoming) -> TemplateRequest:
         model=incoming.default_model if fields.model is None else fields.model,
         messages=tuple(fields.messages),
         template_options=fields.chat_template_kwargs,
+        tool_use=tool_use(fields.tools, None, parallel=True),
         request_id=incoming.request_id,
         raw=incoming.raw,
     )

@@ -38,6 +38,11 @@ class ChatEncoder:
         """Why chat will not work with this model, in one line; None if it will."""
         return self._template.problem
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Names of the variables that the template looks at."""
+        return self._template.reads
+
     def encode(
         self,
         messages: Sequence[Message],
@@ -54,12 +59,18 @@ class ChatEncoder:
         text = self._rendered(values[0], tools=values[1], options=values[2])
         return self._tokenizer.encode_markup(text, marks=marks)
 
-    def render(self, messages: Sequence[Message], *, options: Mapping[str, Any] | None = None) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
         """The text that ``encode`` makes ids of; control tokens in the callers' strings look like others in it.
 
         Raises what ``encode`` raises.
         """
-        return self._rendered(normalise_messages(messages), tools=[], options=dict(options or {}))
+        return self._rendered(normalise_messages(messages), tools=list(tools or []), options=dict(options or {}))
 
     def _rendered(
         self, messages: list[dict[str, Any]], *, tools: list[Mapping[str, Any]], options: dict[str, Any]

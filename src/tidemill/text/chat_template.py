@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import Template, TemplateSyntaxError
+from jinja2 import Template, TemplateSyntaxError, nodes
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import InvalidRequest, TemplateRejected
@@ -44,8 +44,14 @@ class ChatTemplate:
         self._seconds = seconds
         self._compiled: dict[str, Template] = {}
         self._broken: dict[str, str] = {}
+        self._reads: set[str] = set()
         for name, source in templates.items():
             self._compile(name, source)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Names of the variables that any of the templates looks at."""
+        return frozenset(self._reads)
 
     @property
     def problem(self) -> str | None:
@@ -93,6 +99,8 @@ class ChatTemplate:
             return
         try:
             self._compiled[name] = self._environment.from_string(source)
+            names = self._environment.parse(source).find_all(nodes.Name)
+            self._reads.update(node.name for node in names if node.ctx == "load")
         except TemplateSyntaxError as error:
             self._broken[name] = (
                 f"the chat template {_line(name)!r} has a syntax error in line {error.lineno}: {_line(error)}"

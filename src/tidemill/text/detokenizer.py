@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tidemill.text.tokenizer import Tokenizer
 
@@ -18,9 +18,20 @@ class IncrementalDetokenizer:
     can no longer become so.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, at_start: bool = True) -> None:
-        """``at_start`` False: the ids continue a text (see ``Tokenizer.decode``)."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special: bool = True,
+        at_start: bool = True,
+        shown: Collection[int] = (),
+    ) -> None:
+        """``at_start`` False: the ids continue a text (see ``Tokenizer.decode``). ``shown``: control tokens that are
+        not left out."""
         self._bytes_of = tokenizer.visible_bytes if skip_special else tokenizer.token_bytes
+        if skip_special and shown:
+            kept = frozenset(shown)
+            self._bytes_of = lambda token: (tokenizer.token_bytes if token in kept else tokenizer.visible_bytes)(token)
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._spaces_to_drop = tokenizer.leading_spaces if at_start else 0
 

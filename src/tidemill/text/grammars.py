@@ -189,12 +189,20 @@ def _lark(grammar: Grammar) -> str:
     return LLMatcher.grammar_from_lark(any_to_lark(grammar.source))
 
 
+def _calls(grammar: Grammar) -> str:
+    """Rules made here (``text.answers.call_grammar``), which are no other dialect."""
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_lark(grammar.source)
+
+
 _SOURCES: Final[dict[str, Callable[[Grammar], str]]] = {
     "json_object": _json_object,
     "json_schema": _json_schema,
     "regex": _regex,
     "choice": _choice,
     "lark": _lark,
+    "calls": _calls,
 }
 
 

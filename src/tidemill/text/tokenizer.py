@@ -105,6 +105,11 @@ class Tokenizer:
         """Id of the token with exactly this name in the vocabulary, or None."""
         return self._codec.token_id(text)
 
+    def control_token(self, text: str) -> int | None:
+        """Id of the control token with this text, or None."""
+        token = self.token_id(text)
+        return token if token is not None and self.is_special(token) else None
+
     def is_special(self, token: int) -> bool:
         """True for control tokens, which ``decode`` leaves out."""
         return token in self._special_ids

@@ -1,0 +1,128 @@
+"""What a request says about tools: ``tools``, ``tool_choice`` and ``parallel_tool_calls`` as one ToolUse.
+
+Checked strictly, each refusal naming its field: https://platform.openai.com/docs/api-reference/chat/create.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tidemill.core.errors import InvalidRequest, UnsupportedParameter
+from tidemill.core.grammar import MAX_GRAMMAR_CHARACTERS
+from tidemill.core.tools import NO_TOOLS, Tool, ToolUse
+
+__all__ = ["MAX_TOOLS", "tool_use"]
+
+MAX_TOOLS: Final = 128
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_FUNCTION: Final = frozenset(("name", "description", "parameters", "strict"))
+
+
+def tool_use(tools: Any, choice: Any, *, parallel: bool) -> ToolUse:
+    """The tools of a request. Raises InvalidRequest naming the field."""
+    known = _tools(tools)
+    kind, name = _choice(choice, known)
+    if kind in ("required", "named") and not known:
+        raise InvalidRequest("tool_choice needs tools", param="tool_choice")
+    if kind == "none" or not known:
+        return NO_TOOLS
+    return ToolUse(
+        tools=known,
+        choice="auto" if kind == "auto" else "required",
+        name=name,
+        parallel=parallel,
+    )
+
+
+def _tools(value: Any) -> tuple[Tool, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise InvalidRequest(f"tools must be a list, not {_shown(value)}", param="tools")
+    if len(value) > MAX_TOOLS:
+        raise InvalidRequest(f"tools has {len(value)} tools; at most {MAX_TOOLS}", param="tools")
+    tools = tuple(_tool(item, f"tools[{index}]") for index, item in enumerate(value))
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        if tool.name in names:
+            field = f"tools[{index}].function.name"
+            raise InvalidRequest(f"{field} {tool.name!r} stands there twice", param=field)
+        names.add(tool.name)
+    size = sum(len(json.dumps(tool.shown)) for tool in tools)
+    if size > MAX_GRAMMAR_CHARACTERS:
+        raise InvalidRequest(f"tools has {size} characters; at most {MAX_GRAMMAR_CHARACTERS}", param="tools")
+    return tools
+
+
+def _tool(value: Any, at: str) -> Tool:
+    fields = _object(value, at)
+    if fields.get("type") != "function":
+        raise UnsupportedParameter(
+            f"{at}.type must be function, not {_shown(fields.get('type'))}: nothing else is called here",
+            param=f"{at}.type",
+        )
+    _only(fields, ("type", "function"), at)
+    inner = f"{at}.function"
+    function = _object(fields.get("function"), inner)
+    _only(function, _FUNCTION, inner)
+    name = function.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"{inner}.name must be 1 to 64 letters, digits, '_', '-' and '.', not {_shown(name)}", param=f"{inner}.name"
+        )
+    for field, kind in (("description", str), ("strict", bool)):
+        if function.get(field) is not None and not isinstance(function[field], kind):
+            said = "text" if kind is str else "true or false"
+            raise InvalidRequest(f"{inner}.{field} must be {said}", param=f"{inner}.{field}")
+    given = {field: item for field, item in function.items() if item is not None and field != "strict"}
+    parameters = given.setdefault("parameters", {"type": "object", "properties": {}})
+    _object(parameters, f"{inner}.parameters")
+    if parameters.get("type", "object") != "object":
+        field = f"{inner}.parameters.type"
+        raise InvalidRequest(f"{field} must be object, not {_shown(parameters['type'])}", param=field)
+    return Tool(name=name, parameters=parameters, shown={"type": "function", "function": given})
+
+
+def _choice(value: Any, tools: Sequence[Tool]) -> tuple[str, str | None]:
+    """none, auto, required or named, and the name."""
+    if value is None:
+        return "auto", None
+    if isinstance(value, str):
+        if value not in ("none", "auto", "required"):
+            raise InvalidRequest(
+                f"tool_choice must be none, auto, required or a function, not {_shown(value)}", param="tool_choice"
+            )
+        return value, None
+    fields = _object(value, "tool_choice")
+    if fields.get("type") != "function":
+        raise UnsupportedParameter(
+            f"tool_choice.type must be function, not {_shown(fields.get('type'))}", param="tool_choice.type"
+        )
+    _only(fields, ("type", "function"), "tool_choice")
+    function = _object(fields.get("function"), "tool_choice.function")
+    _only(function, ("name",), "tool_choice.function")
+    name = function.get("name")
+    if not any(tool.name == name for tool in tools):
+        field = "tool_choice.function.name"
+        raise InvalidRequest(f"{field} {_shown(name)} is none of the tools", param=field)
+    return "named", name
+
+
+def _object(value: Any, at: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{at} must be an object, not {_shown(value)}", param=at)
+    return value
+
+
+def _only(fields: Mapping[str, Any], known: Sequence[str] | frozenset[str], at: str) -> None:
+    for field, value in fields.items():
+        if field not in known and value is not None:
+            raise InvalidRequest(f"there is no field '{at}.{field[:64]}'", param=f"{at}.{field[:64]}")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
