@@ -24,6 +24,7 @@ SIZES = frozenset({"kv_memory", "max_body_bytes", "packed_cache_size"})
 _SINGULAR = {
     "api_keys": "--api-key",
     "allowed_hosts": "--allowed-host",
+    "allowed_origins": "--allowed-origin",
     "stop_token_ids": "--stop-token-id",
     "allowed_token_ids": "--allowed-token-id",
     "bad_words": "--bad-word",

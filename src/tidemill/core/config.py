@@ -168,6 +168,14 @@ class ServerConfig:
     administrator's."""
     allowed_hosts: tuple[str, ...] = ()
     """Names accepted in the Host header besides localhost and loopback addresses."""
+    allowed_origins: tuple[str, ...] = ()
+    """Web pages that may use the server (CORS), as https://tide.example; *: all, where keys are asked for."""
+    tls_certificate: str | None = None
+    """PEM file of the certificate, with those between it and the root behind it; HTTPS instead of HTTP."""
+    tls_key: str | None = None
+    """PEM file of the certificate's private key, without a password."""
+    max_wait_seconds: float = 60.0
+    """A request that would wait longer than this for its first step is refused at once with 429; 0: it may wait."""
     max_body_bytes: int = 8 * 2**20
     """Largest request body."""
     drain_seconds: float = 30.0

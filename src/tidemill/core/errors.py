@@ -15,6 +15,7 @@
     ├── UnsupportedMediaType            415  unsupported_media_type
     ├── RateLimited                     429  rate_limit_exceeded    (retryable)
     ├── Overloaded                      429  overloaded             (retryable)
+    ├── DeadlineExceeded                504  deadline_exceeded
     ├── Unavailable                     503  unavailable            (retryable)
     │   ├── EngineDied                  503  engine_died            (retryable)
     │   └── Draining                    503  draining               (retryable)
@@ -33,6 +34,7 @@ from typing import Any, ClassVar
 __all__ = [
     "ConfigError",
     "ContextLengthExceeded",
+    "DeadlineExceeded",
     "DoesNotFit",
     "Draining",
     "EngineDied",
@@ -180,6 +182,14 @@ class Overloaded(TidemillError):
     type = "rate_limit_error"
     status = 429
     retryable = True
+
+
+class DeadlineExceeded(TidemillError):
+    """The time that the caller gave the request is over; its work has been ended."""
+
+    code = "deadline_exceeded"
+    type = "timeout_error"
+    status = 504
 
 
 class Unavailable(TidemillError):

@@ -26,6 +26,7 @@ __all__ = [
     "TemplateRequest",
     "TextRequest",
     "TokenizeRequest",
+    "choices_of",
 ]
 
 Message = Mapping[str, Any]
@@ -55,6 +56,8 @@ class _Common:
     """Whose request it is, as the door found out; nothing that a body says."""
     account: Account = field(default=NO_ACCOUNT, compare=False, repr=False)
     """Who pays for its tokens."""
+    timeout: float | None = None
+    """Seconds after which the caller does not want the answer any more."""
     cache_salt: str = ""
     """Share KV blocks with requests of the same salt only."""
     raw: bytes = b""
@@ -102,6 +105,8 @@ class EmbeddingRequest:
     user: str | None = None
     account: Account = field(default=NO_ACCOUNT, compare=False, repr=False)
     """Who pays for its tokens."""
+    timeout: float | None = None
+    """Seconds after which the caller does not want the answer any more."""
     raw: bytes = b""
     """The body as received."""
 
@@ -173,3 +178,15 @@ TextRequest = TokenizeRequest | DetokenizeRequest | TemplateRequest
 """What needs a model's text rules and no engine."""
 
 AnyRequest = GenerationRequest | EmbeddingRequest | TextRequest
+
+
+def choices_of(request: AnyRequest) -> int:
+    """How many sequences a request becomes in an engine; 0: it needs none."""
+    match request:
+        case ChatRequest():
+            return request.sampling.n
+        case CompletionRequest():
+            return request.sampling.n * len(request.prompts)
+        case EmbeddingRequest():
+            return len(request.inputs)
+    return 0

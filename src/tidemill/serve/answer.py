@@ -1,7 +1,8 @@
-"""One answer from the backend to the socket, ended early by whatever comes first: its end, a hang-up, the drain.
+"""One answer from the backend to the socket, ended by whatever comes first: end, hang-up, deadline or drain.
 
 work      backend.open -> events -> send          the answer itself
 hang-up   receive() says http.disconnect          cancels the work, streamed or not
+deadline  the caller's time is over               cancels the work; the caller gets an error
 cutoff    the drain's time is over                cancels the work; the caller gets an error
 """
 
@@ -9,18 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 from starlette.types import Receive, Scope, Send
 
-from tidemill.core.errors import Draining, TidemillError
+from tidemill.core.errors import DeadlineExceeded, Draining, TidemillError
 from tidemill.core.events import Event, Reply
 from tidemill.core.metrics import REQUESTS_ACTIVE, Recorder
 from tidemill.core.protocols import Backend
-from tidemill.core.requests import AnyRequest
+from tidemill.core.requests import AnyRequest, choices_of
 from tidemill.serve import sse
+from tidemill.serve.deadline import Deadline
 from tidemill.serve.dialect import OPENAI, Dialect
 from tidemill.serve.drain import Drain
+from tidemill.serve.queue import Queue
 
 __all__ = ["Answer", "CallerGone"]
 
@@ -41,6 +45,8 @@ class Answer:
         request: AnyRequest,
         drain: Drain,
         recorder: Recorder,
+        queue: Queue,
+        deadline: Deadline,
         stall_seconds: float,
         dialect: Dialect = OPENAI,
     ) -> None:
@@ -49,6 +55,8 @@ class Answer:
         self._request = request
         self._drain = drain
         self._recorder = recorder
+        self._queue = queue
+        self._deadline = deadline
         self._stall_seconds = stall_seconds
         self._started = False
 
@@ -56,10 +64,14 @@ class Answer:
         """Answer. Raises TidemillError while nothing has been sent, and CallerGone."""
         del scope
         self._drain.check()
+        with self._queue.place(choices_of(self._request), self._deadline.left()), self._drain.answer(), self._active():
+            await self._watched(receive, send)
+
+    @contextmanager
+    def _active(self) -> Iterator[None]:
         self._recorder.add(REQUESTS_ACTIVE, 1)
         try:
-            with self._drain.answer():
-                await self._watched(receive, send)
+            yield
         finally:
             self._recorder.add(REQUESTS_ACTIVE, -1)
 
@@ -68,11 +80,16 @@ class Answer:
         hang_up = asyncio.create_task(_hang_up(receive))
         cutoff = asyncio.create_task(self._drain.cutoff.wait())
         try:
-            await asyncio.wait((work, hang_up, cutoff), return_when=asyncio.FIRST_COMPLETED)
+            ends = (work, hang_up, cutoff)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=self._deadline.left())
             if work.done():
                 await work
             elif hang_up.done():
                 raise CallerGone
+            elif not cutoff.done():
+                await _cancel(work)
+                said = f"the answer was not complete within the {self._deadline.seconds:g} s that the request gave it"
+                await self._fail(DeadlineExceeded(said, param="timeout"), send)
             else:
                 await _cancel(work)
                 await self._fail(Draining("the server stopped before this answer was complete"), send)

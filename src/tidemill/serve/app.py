@@ -20,20 +20,25 @@ from tidemill.core.config import ServerConfig
 from tidemill.core.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, TidemillError, Unavailable
 from tidemill.core.protocols import Backend, TokenEngine
 from tidemill.core.requests import AnyRequest
+from tidemill.core.tokens import EngineStats
 from tidemill.core.version import __version__
 from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.answer import Answer
 from tidemill.serve.anthropic_dialect import AnthropicDialect, CountDialect
 from tidemill.serve.anthropic_request import count_request, messages_request
 from tidemill.serve.body import read_body
+from tidemill.serve.cors import cors
+from tidemill.serve.deadline import Deadline, header_timeout
 from tidemill.serve.dialect import OPENAI, Dialect
 from tidemill.serve.door import Door
 from tidemill.serve.drain import Drain
 from tidemill.serve.embedding_schema import embedding_request
 from tidemill.serve.engine_stats import engine_stats
 from tidemill.serve.metrics import PrometheusMetrics
+from tidemill.serve.origin import refuse_foreign_page
 from tidemill.serve.page import Page, wants_html
-from tidemill.serve.query import query_switch
+from tidemill.serve.query import query_seconds, query_switch
+from tidemill.serve.queue import Queue
 from tidemill.serve.refusal import refusal
 from tidemill.serve.schemas import Incoming, chat_request, completion_request
 from tidemill.serve.text_schemas import detokenize_request, template_request, tokenize_request
@@ -53,6 +58,7 @@ ENDPOINTS: Final = {
     "/apply-template": "the text that a conversation becomes",
     "/v1/engine/stats": "the engine's state, as JSON",
     "/v1/cache/reset": "forgets the prompts whose keys and values are kept",
+    "/drain": "stops the server when what runs has ended",
     "/health": "200 while the process answers",
     "/ready": "200 while the engine makes progress, else 503 with the reason",
     "/metrics": "metrics for Prometheus",
@@ -81,24 +87,37 @@ def make_app(
     metrics: PrometheusMetrics | None = None,
     drain: Drain | None = None,
     lifetime: Lifetime | None = None,
+    stop: Callable[[float | None], float] | None = None,
     clock: Clock | None = None,
     wall_time: Callable[[], float] = time.time,
 ) -> Starlette:
     """The ASGI application.
 
     ``engine`` adds its numbers to /metrics, and its cache can be reset; ``metrics`` is the recorder that the backend
-    writes to as well; ``lifetime`` is started and closed with the application.
+    writes to as well; ``lifetime`` is started and closed with the application; ``stop`` drains and ends the server
+    within seconds (None: drain_seconds), and says within how many.
     """
     metrics = metrics or PrometheusMetrics()
     if engine is not None:
         metrics.watch(engine.stats, model=backend.models[0])
-    routes = _Routes(backend, config, metrics, drain or Drain(), engine=engine, created=int(wall_time()))
     clock = clock or SystemClock()
+    queue = Queue(EngineStats if engine is None else engine.stats, clock, max_wait=config.max_wait_seconds)
+    routes = _Routes(
+        backend,
+        config,
+        metrics,
+        drain or Drain(),
+        engine=engine,
+        queue=queue,
+        stop=stop,
+        clock=clock,
+        created=int(wall_time()),
+    )
     keys = KeyRing(config, clock)
     door = Middleware(Door, config=config, keys=keys, recorder=metrics, clock=clock, endpoints=tuple(ENDPOINTS))
     app = Starlette(
         routes=routes.table(),
-        middleware=[door],
+        middleware=[*cors(config), door],
         exception_handlers={HTTPException: _not_routed},
         lifespan=_lifespan(lifetime),
     )
@@ -115,6 +134,9 @@ class _Routes:
         drain: Drain,
         *,
         engine: TokenEngine | None,
+        queue: Queue,
+        stop: Callable[[float | None], float] | None,
+        clock: Clock,
         created: int,
     ) -> None:
         self._backend = backend
@@ -122,6 +144,9 @@ class _Routes:
         self._metrics = metrics
         self._drain = drain
         self._engine = engine
+        self._queue = queue
+        self._stop = stop
+        self._clock = clock
         self._created = created
         self._page = Page()
 
@@ -143,6 +168,7 @@ class _Routes:
             Route("/detokenize", self.detokenize, methods=["POST"]),
             Route("/apply-template", self.apply_template, methods=["POST"]),
             Route("/v1/cache/reset", self.reset_cache, methods=["POST"]),
+            Route("/drain", self.drain, methods=["POST"]),
         ]
 
     async def index(self, request: Request) -> Response:
@@ -161,7 +187,9 @@ class _Routes:
         reason = await self._reason()
         if reason is None:
             return JSONResponse({"status": "ready"})
-        return refusal(Unavailable(reason))
+        unavailable = Unavailable(reason)
+        self._queue.advise(unavailable)
+        return refusal(unavailable)
 
     async def _reason(self) -> str | None:
         """Why no work can be taken now."""
@@ -208,38 +236,49 @@ class _Routes:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "tidemill"}
 
     async def chat(self, request: Request) -> Answer:
-        return self._answer(chat_request(await self._incoming(request)))
+        return self._answer(request, chat_request(await self._incoming(request)))
 
     async def completions(self, request: Request) -> Answer:
-        return self._answer(completion_request(await self._incoming(request)))
+        return self._answer(request, completion_request(await self._incoming(request)))
 
     async def messages(self, request: Request) -> Answer:
-        return self._answer(messages_request(await self._incoming(request)), AnthropicDialect())
+        return self._answer(request, messages_request(await self._incoming(request)), AnthropicDialect())
 
     async def count_tokens(self, request: Request) -> Answer:
-        return self._answer(count_request(await self._incoming(request)), CountDialect())
+        return self._answer(request, count_request(await self._incoming(request)), CountDialect())
 
     async def embeddings(self, request: Request) -> Answer:
-        return self._answer(embedding_request(await self._incoming(request)))
+        return self._answer(request, embedding_request(await self._incoming(request)))
 
     async def tokenize(self, request: Request) -> Answer:
-        return self._answer(tokenize_request(await self._incoming(request)))
+        return self._answer(request, tokenize_request(await self._incoming(request)))
 
     async def detokenize(self, request: Request) -> Answer:
-        return self._answer(detokenize_request(await self._incoming(request)))
+        return self._answer(request, detokenize_request(await self._incoming(request)))
 
     async def apply_template(self, request: Request) -> Answer:
-        return self._answer(template_request(await self._incoming(request)))
+        return self._answer(request, template_request(await self._incoming(request)))
 
     async def reset_cache(self, request: Request) -> Response:
         """For the prompts of the caller's tenant, everybody's where there are no keys or with ?all=true; no body."""
         if self._engine is None:
             raise NotFound("there is no engine behind this server whose cache could be reset")
+        refuse_foreign_page(request, self._config.allowed_origins)
         everybody = query_switch(request, "all")
         if everybody:
             request.state.caller.require_admin("resetting everybody's cache")
         self._engine.reset_cache(None if everybody else request.state.caller.tenant or None)
         return JSONResponse({"status": "reset"})
+
+    async def drain(self, request: Request) -> Response:
+        """As SIGTERM does: what runs has drain_seconds, or ?seconds=, to end, then the process does; without a body."""
+        refuse_foreign_page(request, self._config.allowed_origins)
+        request.state.caller.require_admin("draining the server")
+        seconds = query_seconds(request, "seconds")
+        if self._stop is None:
+            raise NotFound("this server cannot be stopped from outside")
+        within = self._stop(seconds)
+        return JSONResponse({"status": "draining", "active": self._drain.active, "seconds": within}, status_code=202)
 
     async def _incoming(self, request: Request) -> Incoming:
         self._drain.check()
@@ -254,10 +293,13 @@ class _Routes:
             account=request.state.account,
         )
 
-    def _answer(self, request: AnyRequest, dialect: Dialect = OPENAI) -> Answer:
+    def _answer(self, asked: Request, request: AnyRequest, dialect: Dialect = OPENAI) -> Answer:
+        given = getattr(request, "timeout", None)
         return Answer(
             backend=self._backend,
             request=request,
+            queue=self._queue,
+            deadline=Deadline(self._clock, asked.state.began, header_timeout(asked.headers), given),
             drain=self._drain,
             recorder=self._metrics,
             stall_seconds=self._config.slow_reader_seconds,

@@ -68,7 +68,7 @@ class Door:
         began = self._clock.now()
         headers = Headers(scope=scope)
         request_id = safe_request_id(headers.get("x-request-id"))
-        scope.setdefault("state", {}).update(request_id=request_id)
+        scope.setdefault("state", {}).update(request_id=request_id, began=began)
         out = _Outgoing(send, request_id)
         try:
             self._check_host(headers)

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from tidemill.core.requests import EmbeddingRequest, Prompt
+from tidemill.serve.deadline import seconds_within
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.schemas import Incoming, parsed, texts_or_ids
 
@@ -24,6 +25,12 @@ class _EmbeddingBody(BaseModel):
     dimensions: int | None = None
     truncate_prompt_tokens: int | None = None
     user: str | None = None
+    timeout: float | None = None
+
+    @field_validator("timeout")
+    @classmethod
+    def _timeout(cls, value: float | None) -> float | None:
+        return None if value is None else seconds_within(value, "timeout", value)
 
     @field_validator("input", mode="before")
     @classmethod
@@ -46,5 +53,6 @@ def embedding_request(incoming: Incoming) -> EmbeddingRequest:
         request_id=incoming.request_id,
         user=fields.user,
         account=incoming.account,
+        timeout=fields.timeout,
         raw=incoming.raw,
     )

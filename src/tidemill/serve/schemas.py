@@ -18,6 +18,7 @@ from tidemill.core.requests import ChatRequest, CompletionRequest, Prompt
 from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingOptions
 from tidemill.core.tools import ToolUse
 from tidemill.serve.body import parse_object
+from tidemill.serve.deadline import seconds_within
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.paths import field_path
 from tidemill.serve.structured import GRAMMAR_FIELDS, grammar_of
@@ -72,6 +73,7 @@ class _Body(BaseModel):
     stream: bool = False
     stream_options: _StreamOptions | None = None
     user: str | None = None
+    timeout: float | None = None
     cache_salt: str = ""
     temperature: float = 1.0
     top_p: float = 1.0
@@ -115,6 +117,11 @@ class _Body(BaseModel):
                 place = "stop" if isinstance(value, str) else f"stop[{index}]"
                 raise InvalidRequest(f"{place} must be a non-empty string, not {_shown(string)}", param=place)
         return tuple(strings)
+
+    @field_validator("timeout")
+    @classmethod
+    def _timeout(cls, value: float | None) -> float | None:
+        return None if value is None else seconds_within(value, "timeout", value)
 
     @field_validator("cache_salt")
     @classmethod
@@ -264,6 +271,7 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         user=fields.user,
         tenant=incoming.tenant,
         account=incoming.account,
+        timeout=fields.timeout,
         cache_salt=fields.cache_salt,
         raw=incoming.raw,
         messages=tuple(fields.messages),
@@ -295,6 +303,7 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
         user=fields.user,
         tenant=incoming.tenant,
         account=incoming.account,
+        timeout=fields.timeout,
         cache_salt=fields.cache_salt,
         raw=incoming.raw,
         prompts=fields.prompt,

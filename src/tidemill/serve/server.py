@@ -1,6 +1,7 @@
 """The server process: bind, start the engine, say how to try it, serve, and stop without cutting answers short.
 
-first SIGTERM or SIGINT   new requests get 503, /ready too; what runs has drain_seconds to finish, then it gets an
+first SIGTERM or SIGINT, or POST /drain
+                          new requests get 503, /ready too; what runs has drain_seconds to finish, then it gets an
                           error event; then the process ends
 second                    what runs ends at once
 """
@@ -79,7 +80,8 @@ _EXAMPLES: dict[Example, tuple[str, dict[str, object]]] = {
 def ready_line(host: str, port: int, model: str, config: ServerConfig, *, example: Example) -> str:
     """Where the server is, and a command that gets an answer from it."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
-    base = f"http://[{shown}]:{port}/v1" if ":" in shown else f"http://{shown}:{port}/v1"
+    scheme = "http" if config.tls_certificate is None else "https"
+    base = f"{scheme}://[{shown}]:{port}/v1" if ":" in shown else f"{scheme}://{shown}:{port}/v1"
     path, content = _EXAMPLES[example]
     request = {"model": model, **content}
     body = json.dumps(request, ensure_ascii=False).replace("'", "'\\''")
@@ -107,7 +109,8 @@ class HttpServer(uvicorn.Server):
         self._lifetime = _Once(lifetime)
         self._starting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
-        app = make_app(backend, config, engine=engine, metrics=metrics, drain=self.drain)
+        self._signalled = False
+        app = make_app(backend, config, engine=engine, metrics=metrics, drain=self.drain, stop=self.stop_within)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -119,6 +122,8 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                ssl_certfile=config.tls_certificate,
+                ssl_keyfile=config.tls_key,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_CLOSE_SECONDS,
             )
@@ -164,13 +169,24 @@ class HttpServer(uvicorn.Server):
 
     def stop(self) -> None:
         """First call: drain, then end. Second call: end now. To be called on the loop."""
-        if self._stopping is None:
-            self.drain.begin()
-            self._stopping = asyncio.create_task(self._stop_gently())
+        if not self._signalled:
+            self._signalled = True
+            if self._stopping is None:  # else somebody has asked for it by POST /drain
+                self.stop_within(None)
             if self._starting is not None:
                 self._starting.cancel()  # without effect once the engine has started
         else:
             self.stop_now()
+
+    def stop_within(self, seconds: float | None) -> float:
+        """Drain, then end; what runs has ``seconds`` (None: drain_seconds), which are returned. Called again, the last
+        word counts. To be called on the loop."""
+        seconds = self._drain_seconds if seconds is None else seconds
+        self.drain.begin()
+        if self._stopping is not None:
+            self._stopping.cancel()
+        self._stopping = asyncio.create_task(self._stop_gently(seconds))
+        return seconds
 
     def stop_now(self) -> None:
         """End what runs, and then the server, without waiting."""
@@ -178,8 +194,8 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
         self.force_exit = True
 
-    async def _stop_gently(self) -> None:
-        if not await self.drain.idle(self._drain_seconds):
+    async def _stop_gently(self, seconds: float) -> None:
+        if not await self.drain.idle(seconds):
             self.drain.cut()
             await self.drain.idle(_CUT_SECONDS)
         self.should_exit = True

@@ -1,0 +1,115 @@
+"""How long new work would wait, and whether it may: the one place that says no to more work than can be done in time.
+
+    predicted wait = choices before it * seconds that a choice runs / most that ran at once
+
+over the last half minute, from the engine's snapshots. By Little's law the seconds that a choice runs are the sum of
+all running times over the number that ended, so they are known also from times when nobody waited. Only while the
+engine has choices waiting: otherwise there is room, and nothing is predicted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import Overloaded, TidemillError, Unavailable
+from tidemill.core.tokens import EngineStats
+
+__all__ = ["Queue"]
+
+_WINDOW: Final = 30.0
+"""Seconds that are looked back on."""
+_GRAIN: Final = 0.05
+"""Seconds between the samples that are kept: the engine's snapshots come as often."""
+
+
+class _Sample(NamedTuple):
+    at: float
+    finished: int
+    """Choices that the engine has ended."""
+    area: float
+    """Seconds that choices ran, summed over them."""
+    running: int
+
+
+class Queue:
+    """Counts the choices that have been let in and have not ended."""
+
+    def __init__(self, stats: Callable[[], EngineStats], clock: Clock, *, max_wait: float) -> None:
+        self.max_wait = max_wait
+        """Seconds; 0: no bound."""
+        self._stats = stats
+        self._clock = clock
+        self._open = 0
+        self._samples: deque[_Sample] = deque()
+        self._latest = _Sample(clock.now(), 0, 0.0, 0)
+        self._load_seconds = 0.0
+
+    @contextmanager
+    def place(self, choices: int, timeout: float | None = None) -> Iterator[None]:
+        """``choices`` of one request are in work inside this block. Raises Overloaded, at once, for what would wait
+        longer than the bound, or than its own ``timeout`` in seconds."""
+        self._check(choices, timeout)
+        self._open += choices
+        try:
+            yield
+        except TidemillError as error:
+            self.advise(error)
+            raise
+        finally:
+            self._open -= choices
+            self._watch(self._stats())
+
+    def predicted(self) -> float:
+        """Seconds until work that came now would begin; 0 also where that is not known yet."""
+        stats = self._stats()
+        self._watch(stats)
+        first = self._samples[0]
+        finished = self._latest.finished - first.finished
+        if not stats.waiting or not finished:
+            return 0.0
+        seconds = (self._latest.area - first.area) / finished
+        slots = max(*(sample.running for sample in self._samples), stats.running, 1)
+        return max(stats.waiting, self._open - stats.running) * seconds / slots
+
+    def advise(self, error: TidemillError) -> None:
+        """Say in the error when to come again, where nobody has: when there is room, or an engine that is loaded."""
+        if error.retry_after is not None:
+            return
+        if isinstance(error, Overloaded):
+            error.retry_after = self.predicted()
+        elif isinstance(error, Unavailable):
+            self._watch(self._stats())
+            error.retry_after = self._load_seconds
+
+    def _check(self, choices: int, timeout: float | None) -> None:
+        wait = self.predicted() if choices else 0.0
+        if self.max_wait and wait > self.max_wait:
+            raise Overloaded(
+                f"the wait would be about {wait:.1f} s, and max_wait_seconds is {self.max_wait:g}",
+                retry_after=wait - self.max_wait,
+            )
+        if timeout is not None and wait > timeout:
+            raise Overloaded(
+                f"the wait would be about {wait:.1f} s, longer than the request's timeout of {timeout:g} s",
+                param="timeout",
+                retry_after=wait - timeout,
+            )
+
+    def _watch(self, stats: EngineStats) -> None:
+        """Take the engine's latest snapshot in."""
+        self._load_seconds = stats.load_seconds or self._load_seconds
+        finished = sum(stats.requests_finished.values())
+        if finished < self._latest.finished:
+            self._samples.clear()  # another engine process
+        now = self._clock.now()
+        area = self._latest.area + self._latest.running * (now - self._latest.at)
+        running = stats.running if self._open or stats.waiting else 0  # a snapshot of before the last one ended
+        self._latest = _Sample(now, finished, area, running)
+        if not self._samples or now - self._samples[-1].at >= _GRAIN:
+            self._samples.append(self._latest)
+        while self._samples[0].at < now - _WINDOW:
+            self._samples.popleft()

@@ -1,0 +1,146 @@
+"""What is predicted of the wait, and what is refused for it; in time that moves when told."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from tidemill.core.clock import ManualClock
+from tidemill.core.errors import Draining, InvalidRequest, Overloaded, RateLimited, Unavailable
+from tidemill.core.tokens import EngineStats
+from tidemill.serve.queue import Queue
+
+
+class Engine:
+    """Snapshots as a test sets them."""
+
+    def __init__(self) -> None:
+        self.now = EngineStats()
+
+    def set(self, running: int, waiting: int, finished: int = 0, load: float = 0.0) -> None:
+        self.now = EngineStats(
+            running=running, waiting=waiting, requests_finished={"stop": finished}, load_seconds=load
+        )
+
+
+def saturated(*, max_wait: float = 0.0) -> tuple[Queue, Engine, ManualClock]:
+    """Four run, ten wait, and two per second end."""
+    engine, clock = Engine(), ManualClock()
+    queue = Queue(lambda: engine.now, clock, max_wait=max_wait)
+    for second in range(6):
+        engine.set(4, 10, 2 * second)
+        queue.predicted()
+        clock.advance(1)
+    engine.set(4, 10, 12)
+    return queue, engine, clock
+
+
+def test_the_wait_is_the_queue_over_the_rate():
+    queue, engine, _ = saturated()
+    assert queue.predicted() == pytest.approx(10 / 2)
+    engine.set(4, 30, 12)
+    assert queue.predicted() == pytest.approx(30 / 2)
+
+
+def test_nobody_waits_while_the_engine_has_room():
+    queue, engine, _ = saturated()
+    engine.set(64, 0, 12)
+    assert queue.predicted() == 0
+
+
+def test_nothing_is_refused_before_anything_was_measured():
+    engine = Engine()
+    engine.set(4, 1000)
+    with Queue(lambda: engine.now, ManualClock(), max_wait=1).place(1, 1.0):
+        pass
+
+
+def test_of_a_new_engine_process_nothing_is_known_until_it_has_ended_something():
+    queue, engine, clock = saturated()
+    engine.set(4, 10, 0)
+    assert queue.predicted() == 0
+    clock.advance(8)
+    engine.set(4, 10, 1)
+    assert queue.predicted() == pytest.approx(10 * 8)  # 4 ran for 8 s, and one ended
+
+
+def test_how_long_choices_run_is_known_from_times_without_a_queue():
+    engine, clock = Engine(), ManualClock()
+    queue = Queue(lambda: engine.now, clock, max_wait=0)
+    with queue.place(4):
+        for second in range(4):  # one at a time, two seconds each
+            engine.set(1, 0, second // 2)
+            queue.predicted()
+            clock.advance(1)
+        engine.set(4, 6, 2)  # and now four at a time
+        assert queue.predicted() == pytest.approx(6 * 2 / 4)
+
+
+def test_idle_time_is_no_running_time():
+    queue, engine, clock = saturated()
+    engine.set(1, 0, 12)
+    queue.predicted()
+    clock.advance(20)  # the last snapshot is of before the end
+    engine.set(4, 10, 12)
+    assert queue.predicted() == pytest.approx(10 / 2)
+
+
+def test_what_is_long_ago_is_forgotten():
+    queue, _, clock = saturated()
+    clock.advance(31)
+    assert queue.predicted() == 0
+
+
+def test_preempted_choices_that_come_back_change_nothing():
+    queue, engine, _ = saturated()
+    for running, waiting in ((2, 12), (4, 10), (2, 12), (4, 10)):
+        engine.set(running, waiting, 12)
+        queue.predicted()
+    assert queue.predicted() == pytest.approx(10 / 2)
+
+
+def test_what_came_since_the_last_snapshot_counts():
+    queue, _, _ = saturated()
+    with ExitStack() as places:
+        for _ in range(24):
+            places.enter_context(queue.place(1))
+        assert queue.predicted() == pytest.approx((24 - 4) / 2)
+    assert queue.predicted() == pytest.approx(10 / 2)
+
+
+def test_a_wait_beyond_the_bound_is_refused_with_the_time_until_it_is_not():
+    queue, engine, _ = saturated(max_wait=3.0)
+    with pytest.raises(Overloaded, match=r"about 5\.0 s, and max_wait_seconds is 3") as caught, queue.place(1):
+        pass
+    assert caught.value.retry_after == pytest.approx(2)
+    with queue.place(0):  # needs no engine
+        pass
+    engine.set(4, 5, 12)
+    with queue.place(1):
+        pass
+
+
+def test_what_cannot_make_its_deadline_is_refused_at_once():
+    queue, _, _ = saturated()
+    with queue.place(1, 6.0):
+        pass
+    with pytest.raises(Overloaded, match="longer than the request's timeout of 4 s") as caught, queue.place(1, 4.0):
+        pass
+    assert caught.value.param == "timeout"
+
+
+def test_errors_of_the_engine_say_when_to_come_again():
+    queue, engine, _ = saturated()
+    full = Overloaded("the queue is full")
+    with pytest.raises(Overloaded), queue.place(1):
+        raise full
+    assert full.retry_after == pytest.approx(5)
+    engine.set(4, 10, 12, load=7.0)
+    queue.predicted()
+    engine.set(0, 0)  # it has died
+    gone, limited, wrong = Unavailable("gone"), RateLimited("no", retry_after=3.0), InvalidRequest("no")
+    for error in (gone, limited, wrong):
+        queue.advise(error)
+    assert (gone.retry_after, limited.retry_after, wrong.retry_after) == (7.0, 3.0, None)
+    assert Draining("stopping").retry_after is None
