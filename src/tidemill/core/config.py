@@ -174,6 +174,8 @@ class ServerConfig:
     """PEM file of the certificate, with those between it and the root behind it; HTTPS instead of HTTP."""
     tls_key: str | None = None
     """PEM file of the certificate's private key, without a password."""
+    log_requests: bool = False
+    """Write a line of JSON per request to standard error: id, key, route, status, tokens, time; never what was said."""
     max_wait_seconds: float = 60.0
     """A request that would wait longer than this for its first step is refused at once with 429; 0: it may wait."""
     max_body_bytes: int = 8 * 2**20

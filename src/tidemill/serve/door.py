@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import sys
 import uuid
 from collections.abc import Iterable
 from typing import Final
@@ -29,6 +30,7 @@ from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.answer import CallerGone
 from tidemill.serve.listener import is_loopback
 from tidemill.serve.refusal import ANTHROPIC_PATHS, refusal
+from tidemill.serve.request_log import RequestLog
 
 __all__ = ["Door", "safe_request_id"]
 
@@ -60,6 +62,7 @@ class Door:
         self._recorder = recorder
         self._clock = clock
         self._endpoints = frozenset(endpoints)
+        self._log = RequestLog(sys.stderr) if config.log_requests else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,7 +87,21 @@ class Door:
         finally:
             endpoint = _endpoint(scope["path"], self._endpoints)
             self._recorder.add(REQUESTS, endpoint=endpoint, status=str(out.status))
-            self._recorder.observe(REQUEST_SECONDS, self._clock.now() - began, endpoint=endpoint)
+            seconds = self._clock.now() - began
+            self._recorder.observe(REQUEST_SECONDS, seconds, endpoint=endpoint)
+            if self._log is not None:
+                state = scope["state"]
+                caller, account = state.get("caller"), state.get("account")
+                self._log.write(
+                    id=request_id,
+                    key=(caller.name or None) if caller else None,
+                    method=scope["method"],
+                    route=endpoint,
+                    status=out.status,
+                    prompt_tokens=getattr(account, "prompt_tokens", None),
+                    output_tokens=getattr(account, "output_tokens", None),
+                    seconds=round(seconds, 4),
+                )
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse names that are not ours: a web page whose name was pointed at this machine would send its own."""
