@@ -97,6 +97,7 @@ async def whole_and_streamed(client, **fields):
             {"parallel_tool_calls": False},
             ("", "", [("tide", '{"place": "Brest"}')], "tool_calls"),
         ),
+        (call(place="Évian"), {}, ("", "", [("tide", '{"place": "Évian"}')], "tool_calls")),
         ("It is high.", {}, ("It is high.", "", [], "stop")),
         ("<think>\nHm.\n</think>\n\nHigh.", {}, ("High.", "Hm.", [], "stop")),
         (call(), {"tool_choice": "none"}, (call(), "", [], "stop")),
