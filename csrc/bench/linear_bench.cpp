@@ -118,6 +118,9 @@ std::vector<Case> product_cases(const LinearKernels& kernels, const std::string&
     const auto layout = static_cast<Layout>(i);
     const bool common = layout <= Layout::kQ6Halves;  // the others only at a few sizes
     for (const int rows : {1, 4, 48}) add(layout, false, 1536, 768, rows);
+    if (layout >= Layout::kF16) {
+      for (const int rows : {16, 512}) add(layout, false, 1536, 768, rows);
+    }
     if (layout >= Layout::kFloat8) continue;
     for (const int rows : {1, 2, 4, 16, 48, 512}) {
       if (common || rows == 1 || rows == 48) add(layout, true, 1536, 768, rows);

@@ -314,7 +314,8 @@ inline __m256i column_mask(int columns) {
 
 struct Avx2 {
   static constexpr int kCallPanels = 1;
-  static constexpr int kFloatRows = kPanelRows;
+  static constexpr int kFloatRows = 6;  // 12 sums, two vectors of weights and an activation: 15 of 16 registers
+  static constexpr int kFloatTiles = 1;
 
   static void quantize_group(const float* x, std::int8_t* values, float* scale, float* scale_sum,
                              std::int16_t* half_sums) {

@@ -218,6 +218,7 @@ inline void add_k(__m512 w, const float* x, std::size_t stride, __m512 (&part)[R
 struct Avx512 : Avx512Store {
   static constexpr int kCallPanels = 2;  // 8 rows per call
   static constexpr int kFloatRows = 8;   // enough independent sums to hide the latency of an fma
+  static constexpr int kFloatTiles = 3;  // 24 sums, their weights and an activation fit 32 registers
 
   static void quantize_group(const float* x, std::int8_t* values, float* scale, float* scale_sum,
                              std::int16_t* half_sums) {
@@ -289,6 +290,36 @@ struct Avx512 : Avx512Store {
     for (int r = 0; r < R; ++r) {
       float* row = acc + kTileColumns * r;
       _mm512_store_ps(row, _mm512_add_ps(_mm512_load_ps(row), part[r]));
+    }
+  }
+
+  // An activation is loaded once for T products: with one, the loads would be what limits.
+  template <int T>
+  static void add_tiles(const float* const (&w)[T], const float* x, std::size_t stride, std::int32_t count, float* acc) {
+    __m512 part[kFloatRows][T];
+    TIDEMILL_UNROLL
+    for (int r = 0; r < kFloatRows; ++r) {
+      TIDEMILL_UNROLL
+      for (int t = 0; t < T; ++t) part[r][t] = _mm512_setzero_ps();
+    }
+    for (std::int32_t k = 0; k < count; ++k) {
+      __m512 weights[T];
+      TIDEMILL_UNROLL
+      for (int t = 0; t < T; ++t) weights[t] = _mm512_loadu_ps(w[t] + kTileColumns * k);
+      TIDEMILL_UNROLL
+      for (int r = 0; r < kFloatRows; ++r) {
+        const __m512 value = _mm512_set1_ps(x[static_cast<std::size_t>(r) * stride + static_cast<std::size_t>(k)]);
+        TIDEMILL_UNROLL
+        for (int t = 0; t < T; ++t) part[r][t] = _mm512_fmadd_ps(weights[t], value, part[r][t]);
+      }
+    }
+    TIDEMILL_UNROLL
+    for (int r = 0; r < kFloatRows; ++r) {
+      TIDEMILL_UNROLL
+      for (int t = 0; t < T; ++t) {
+        float* row = acc + t * kTileSums + r * kTileColumns;
+        _mm512_store_ps(row, _mm512_add_ps(_mm512_load_ps(row), part[r][t]));
+      }
     }
   }
 };

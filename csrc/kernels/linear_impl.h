@@ -5,7 +5,8 @@
 // replace the portable copy at link time.
 //
 //   kCallPanels                                      whole panels that one call may compute: 1 or 2
-//   kFloatRows                                       rows that one call of add_chunk may compute: 4 or 8
+//   kFloatRows                                       rows that one call of add_chunk may compute: 4 or more
+//   kFloatTiles                                      most tiles that one call of add_tiles computes: 1 to 3
 //   quantize_group(x, values, scale, scale_sum, half_sums)
 //                                                    32 floats -> 32 int8
 //   quantized_tile<L, R, S, Stream>(tile, x, scales, groups, acc)
@@ -14,6 +15,8 @@
 //   expand<L>(block, chunk, count, buffer)           `count` k of a tile as floats [count][16]; block: the header of 256
 //   kDirect<L>                                       whether add_chunk reads this float layout as it is stored
 //   add_chunk<L, R>(w, x, stride, count, acc)        acc [R][16] += product of one chunk; L is kF32 for expanded ones
+//   add_tiles<T>(w, x, stride, count, acc)           kFloatRows rows of T expanded tiles at once, w one pointer each;
+//                                                    acc [T][kTileSums]; none where kFloatTiles is 1
 //   store_row(acc, columns, out, bias, residual)     the epilogue of one row of one tile
 #pragma once
 #include "kernels/layout.h"
@@ -125,6 +128,9 @@ struct QuantizedTile {
 // Rows per pass over the tiles: activations of one pass stay in the nearer caches, weights are read once per pass.
 inline constexpr std::int32_t kBlockRows = 64;
 
+// Floats between the sums of two tiles. At 4 KiB exactly, reading those of one would wait for writing those of the other.
+inline constexpr std::int32_t kTileSums = (kBlockRows + 12) * kTileColumns;
+
 template <class Isa, Layout L>
 void quantized_tiles(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin, std::int32_t tile_end,
                      const LinearOutput& output, std::int32_t variant) {
@@ -210,47 +216,107 @@ void add_chunk_rows(const std::uint8_t* w, const float* x, std::size_t stride, s
   }
 }
 
-// One tile for up to kBlockRows rows. It is expanded 32 k at a time into 2 KiB that stay in the first-level cache,
-// unless it is used only once.
-template <class Isa, Layout L>
-void float_tile(const std::uint8_t* chunk, std::int32_t k, const float* x, std::size_t stride, std::int32_t rows,
-                std::int32_t step, float* acc) {
+// Asks for 32 k of R rows of activations. Rows lie too far apart for the processor to foresee the next.
+template <int R>
+inline void fetch_rows(const float* x, std::size_t stride) {
+  for (int r = 0; r < R; ++r, x += stride) {
+    __builtin_prefetch(x);
+    __builtin_prefetch(x + kGroup / 2);
+  }
+}
+
+// The same for `Tiles` expanded tiles, acc [tile][kTileSums]: whole calls of kFloatRows rows do all tiles at once.
+template <class Isa, int Tiles>
+void add_tiles_rows(const float* const (&w)[Tiles], const float* x, std::size_t stride, std::int32_t rows,
+                    std::int32_t step, std::int32_t count, float* acc) {
+  std::int32_t r = 0;
+  if constexpr (Tiles > 1) {
+    for (; r + Isa::kFloatRows <= rows; r += Isa::kFloatRows) {
+      const std::int32_t next = r + 2 * Isa::kFloatRows <= rows ? r + Isa::kFloatRows : 0;
+      fetch_rows<Isa::kFloatRows>(x + static_cast<std::size_t>(next) * stride + (next == 0 ? kGroup : 0), stride);
+      Isa::template add_tiles<Tiles>(w, x + static_cast<std::size_t>(r) * stride, stride, count, acc + r * kTileColumns);
+    }
+  }
+  const float* rest = x + static_cast<std::size_t>(r) * stride;
+  for (int t = 0; t < Tiles && r < rows; ++t) {
+    add_chunk_rows<Isa, Layout::kF32>(reinterpret_cast<const std::uint8_t*>(w[t]), rest, stride, rows - r, step, count,
+                                      acc + t * kTileSums + r * kTileColumns);
+  }
+}
+
+// `Tiles` neighbouring tiles for up to kBlockRows rows, acc [tile][kTileSums]. They are expanded 32 k at a time into
+// 2 KiB each that stay in the first-level cache, unless one is used only once.
+template <class Isa, Layout L, int Tiles>
+void float_tiles_rows(const std::uint8_t* tile, std::size_t tile_bytes, std::int32_t k, const float* x,
+                      std::size_t stride, std::int32_t rows, std::int32_t step, float* acc) {
   constexpr std::size_t kNear = 2048;  // bytes
-  alignas(64) float buffer[kGroup * kTileColumns];
-  const std::uint8_t* block = chunk;
+  alignas(64) float buffer[Tiles][kGroup * kTileColumns];
+  std::size_t block = 0, chunk = 0;  // bytes from the start of each tile
   for (std::int32_t begin = 0; begin < k; begin += kGroup, chunk += kChunkBytes<L>) {
     if (kShape<L>.super() && begin % 256 == 0) {
       block = chunk;
       chunk += kShape<L>.block_header();
     }
     const std::int32_t count = k - begin < kGroup ? k - begin : kGroup;
-    fetch_ahead<kChunkBytes<L>, kNear>(chunk);
-    if constexpr (Isa::template kDirect<L>) {
-      if (L == Layout::kF32 || rows <= step) {
-        add_chunk_rows<Isa, L>(chunk, x + begin, stride, rows, step, count, acc);
+    for (int t = 0; t < Tiles; ++t) {
+      fetch_ahead<kChunkBytes<L>, kNear>(tile + static_cast<std::size_t>(t) * tile_bytes + chunk);
+    }
+    if constexpr (Isa::template kDirect<L> && Tiles == 1) {
+      if (rows <= step) {
+        add_chunk_rows<Isa, L>(tile + chunk, x + begin, stride, rows, step, count, acc);
         continue;
       }
     }
-    if constexpr (L != Layout::kF32) {
-      Isa::template expand<L>(block, chunk, count, buffer);
-      add_chunk_rows<Isa, Layout::kF32>(reinterpret_cast<const std::uint8_t*>(buffer), x + begin, stride, rows, step,
-                                        count, acc);
+    const float* w[Tiles];
+    for (int t = 0; t < Tiles; ++t) {
+      const std::uint8_t* one = tile + static_cast<std::size_t>(t) * tile_bytes;
+      if constexpr (L == Layout::kF32) {
+        w[t] = reinterpret_cast<const float*>(one + chunk);
+      } else {
+        Isa::template expand<L>(one + block, one + chunk, count, buffer[t]);
+        w[t] = buffer[t];
+      }
     }
+    add_tiles_rows<Isa, Tiles>(w, x + begin, stride, rows, step, count, acc);
   }
 }
 
 template <class Isa, Layout L>
 void float_tiles(const PackedMatrix& weight, const float* x, std::size_t stride, std::int32_t rows,
-                 std::int32_t tile_begin, std::int32_t tile_end, const LinearOutput& output, std::int32_t step) {
-  alignas(64) float acc[kBlockRows * kTileColumns];
+                 std::int32_t tile_begin, std::int32_t tile_end, const LinearOutput& output, std::int32_t variant) {
+  const std::int32_t step = variant > 0 ? variant : Isa::kFloatRows;
+  alignas(64) float acc[Isa::kFloatTiles * kTileSums];
   for (std::int32_t begin = 0; begin < rows; begin += kBlockRows) {
     const std::int32_t count = rows - begin < kBlockRows ? rows - begin : kBlockRows;
+    const std::int32_t most = variant == 0 && count > Isa::kFloatRows ? Isa::kFloatTiles : 1;
     const float* block = x + static_cast<std::size_t>(begin) * stride;
-    for (std::int32_t t = tile_begin; t < tile_end; ++t) {
-      const std::uint8_t* tile = weight.data + weight.tile_bytes * static_cast<std::size_t>(t);
-      for (std::int32_t i = 0; i < count * kTileColumns; ++i) acc[i] = 0.0f;
-      float_tile<Isa, L>(tile, weight.k, block, stride, count, step, acc);
-      store_tile<Isa>(acc, begin, count, t, weight.n, output);
+    const auto run = [&]<int Tiles>(std::int32_t first) {
+      for (int t = 0; t < Tiles; ++t) {
+        float* one = acc + t * kTileSums;
+        for (std::int32_t i = 0; i < count * kTileColumns; ++i) one[i] = 0.0f;
+      }
+      float_tiles_rows<Isa, L, Tiles>(weight.data + weight.tile_bytes * static_cast<std::size_t>(first), weight.tile_bytes,
+                                      weight.k, block, stride, count, step, acc);
+      for (int t = 0; t < Tiles; ++t) {
+        store_tile<Isa>(acc + t * kTileSums, begin, count, first + t, weight.n, output);
+      }
+      return Tiles;
+    };
+    for (std::int32_t t = tile_begin; t < tile_end;) {
+      const std::int32_t left = tile_end - t;
+      if constexpr (Isa::kFloatTiles == 3) {
+        if (most == 3 && left >= 3 && left != 4) {  // 4 are twice 2
+          t += run.template operator()<3>(t);
+          continue;
+        }
+      }
+      if constexpr (Isa::kFloatTiles >= 2) {
+        if (most >= 2 && left >= 2) {
+          t += run.template operator()<2>(t);
+          continue;
+        }
+      }
+      t += run.template operator()<1>(t);
     }
   }
 }
@@ -258,9 +324,8 @@ void float_tiles(const PackedMatrix& weight, const float* x, std::size_t stride,
 template <class Isa>
 void linear_float(const PackedMatrix& weight, const float* x, std::size_t stride, std::int32_t rows,
                   std::int32_t tile_begin, std::int32_t tile_end, const LinearOutput& output, int variant) {
-  const std::int32_t step = variant > 0 ? variant : Isa::kFloatRows;
   const auto run = [&]<Layout L>() {
-    float_tiles<Isa, L>(weight, x, stride, rows, tile_begin, tile_end, output, step);
+    float_tiles<Isa, L>(weight, x, stride, rows, tile_begin, tile_end, output, variant);
   };
   switch (weight.layout) {
     case Layout::kQ4Symmetric: return run.template operator()<Layout::kQ4Symmetric>();

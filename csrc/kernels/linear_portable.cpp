@@ -252,6 +252,7 @@ void add_half_groups(const GroupScales& w, const Codes& codes, const Lanes* quad
 struct Portable {
   static constexpr int kCallPanels = 1;
   static constexpr int kFloatRows = kPanelRows;
+  static constexpr int kFloatTiles = 1;
 
   static void quantize_group(const float* x, std::int8_t* values, float* scale, float* scale_sum,
                              std::int16_t* half_sums) {
