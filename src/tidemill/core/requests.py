@@ -117,10 +117,22 @@ class EmbeddingRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizeRequest:
+class _OfText:
+    model: str
+    request_id: str = ""
+    raw: bytes = b""
+    """The body as received."""
+
+    @property
+    def stream(self) -> bool:
+        """The answer comes all at once."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeRequest(_OfText):
     """/tokenize: the token ids of a text or a conversation, as a request for an answer would have them."""
 
-    model: str
     prompt: str | Sequence[Message]
     special: bool = True
     """Put the tokens around a text that belong there; conversations have what their template prints."""
@@ -129,49 +141,23 @@ class TokenizeRequest:
     """The functions that a conversation's prompt tells of."""
     texts: bool = False
     """Give the text of each token as well."""
-    request_id: str = ""
-    raw: bytes = b""
-    """The body as received."""
-
-    @property
-    def stream(self) -> bool:
-        """Ids come all at once."""
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DetokenizeRequest:
+class DetokenizeRequest(_OfText):
     """/detokenize: the text of token ids."""
 
-    model: str
     tokens: Sequence[int]
-    request_id: str = ""
-    raw: bytes = b""
-    """The body as received."""
-
-    @property
-    def stream(self) -> bool:
-        """Text comes all at once."""
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateRequest:
+class TemplateRequest(_OfText):
     """/apply-template: the text that a conversation becomes, up to where the answer begins."""
 
-    model: str
     messages: Sequence[Message]
     template_options: Mapping[str, Any] = field(default_factory=dict)
     tool_use: ToolUse = NO_TOOLS
     """The functions that the prompt tells of."""
-    request_id: str = ""
-    raw: bytes = b""
-    """The body as received."""
-
-    @property
-    def stream(self) -> bool:
-        """Text comes all at once."""
-        return False
 
 
 TextRequest = TokenizeRequest | DetokenizeRequest | TemplateRequest
