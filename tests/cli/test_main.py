@@ -230,9 +230,8 @@ def test_a_reader_that_goes_away_is_not_complained_about(folder: str) -> None:
 def test_ctrl_c_gives_130_without_a_word() -> None:
     """Interrupted while it waits for its prompt on standard input, and says so there."""
     code = (
-        "import io, signal, sys\n"
+        "import io, sys\n"
         "from tidemill.cli.main import run\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background\n"
         "class Asked(io.TextIOWrapper):\n"
         "    def read(self, size=-1):\n"
         "        print('reading', flush=True)\n"

@@ -121,6 +121,7 @@ def test_it_ends_with_the_command_however_that_ends(model: str, tmp_path: Path, 
         process.wait(30)
     finally:
         process.kill()
+        process.wait()
     assert servers
     assert all(gone(pid) for pid in servers)
 
