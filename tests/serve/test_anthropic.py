@@ -163,7 +163,7 @@ async def test_other_refusals_have_their_own_names(http):
         full = await served.client.post("/v1/messages", json={**body, "model": "toy"})
         method = await served.client.get("/v1/messages")
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
-    assert (full.status_code, full.json()["error"]["type"]) == (429, "rate_limit_error")
+    assert (full.status_code, full.json()["error"]["type"]) == (429, "overloaded_error")
     assert (method.status_code, method.json()["type"]) == (405, "error")
 
 

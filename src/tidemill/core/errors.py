@@ -29,6 +29,7 @@ A shortage that is expected (no free block, nothing to schedule) is a ``None`` o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "Unavailable",
     "UnsupportedMediaType",
     "UnsupportedParameter",
+    "error_of",
 ]
 
 
@@ -242,6 +244,15 @@ class ConfigError(SetupError):
     """A setting has a value it cannot have: the message names the setting and the fix."""
 
     code = "config_error"
+
+
+def error_of(body: Mapping[str, Any]) -> TidemillError:
+    """What ``body`` made a body of: the class by its code; TidemillError for a code that is none of these."""
+    said = body.get("error")
+    error = said if isinstance(said, Mapping) else {}
+    kinds = (kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, TidemillError))
+    found = next((kind for kind in kinds if kind.code == error.get("code")), TidemillError)
+    return found(str(error.get("message", "the answer broke off")), param=error.get("param"))
 
 
 _BEGINNING, _END = 1200, 300

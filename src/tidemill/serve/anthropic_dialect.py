@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import TidemillError, error_of
 from tidemill.core.events import Event
 from tidemill.serve import sse
 from tidemill.serve.anthropic_errors import anthropic_error
@@ -56,7 +56,7 @@ class AnthropicDialect:
                 break
             chunk = event.payload
             if "error" in chunk:
-                raise _as_error(chunk["error"])
+                raise error_of(chunk)
             usage = chunk.get("usage") or usage
             if not begun:
                 begun = True
@@ -77,10 +77,6 @@ class AnthropicDialect:
     def broken(self, error: TidemillError) -> bytes:
         """See Dialect."""
         return _named("error", anthropic_error(error))
-
-    def error(self, error: TidemillError) -> dict[str, Any]:
-        """See Dialect."""
-        return anthropic_error(error)
 
     def _choice(self, choice: Mapping[str, Any]) -> Iterator[bytes]:
         delta = choice["delta"]
@@ -145,10 +141,6 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "output_tokens": usage.get("completion_tokens", 0),
     }
-
-
-def _as_error(error: Mapping[str, Any]) -> TidemillError:
-    return TidemillError(str(error.get("message", "the answer broke off")))
 
 
 def _frame(kind: str, **fields: Any) -> bytes:

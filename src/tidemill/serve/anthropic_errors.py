@@ -1,26 +1,39 @@
-"""Errors in the form of Anthropic's Messages API."""
+"""Errors in the form of Anthropic's Messages API: https://platform.claude.com/docs/en/api/errors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    NotFound,
+    Overloaded,
+    PayloadTooLarge,
+    RateLimited,
+    TidemillError,
+    Unauthorized,
+    Unavailable,
+)
 
-__all__ = ["anthropic_error"]
+__all__ = ["KINDS", "anthropic_error"]
 
-_KINDS: Final = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
+KINDS: Final[Mapping[type[TidemillError], str]] = {
+    Unauthorized: "authentication_error",
+    Forbidden: "permission_error",
+    NotFound: "not_found_error",
+    PayloadTooLarge: "request_too_large",
+    RateLimited: "rate_limit_error",
+    Overloaded: "overloaded_error",
+    Unavailable: "overloaded_error",
+    DeadlineExceeded: "timeout_error",
 }
+"""By class, subclasses included. All else is an invalid_request_error, or, where it is our fault, an api_error."""
 
 
 def anthropic_error(error: TidemillError) -> dict[str, Any]:
-    """``{"type": "error", "error": {"type", "message"}}``."""
-    kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    """``{"type": "error", "error": {"type", "message"}}``, the same before a stream and within it."""
+    other = "invalid_request_error" if error.status < 500 else "api_error"
+    kind = next((KINDS[one] for one in type(error).__mro__ if one in KINDS), other)
     return {"type": "error", "error": {"type": kind, "message": error.message}}

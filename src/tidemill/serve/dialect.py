@@ -1,9 +1,9 @@
-"""How an answer is said: whole bodies, events of a stream and errors, in the form of one API."""
+"""How an answer is said: whole bodies and events of a stream, in the form of one API. Refusals: ``refusal``."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from tidemill.core.errors import TidemillError
 from tidemill.core.events import DONE, Event
@@ -32,10 +32,6 @@ class Dialect(Protocol):
         """What ends a stream that goes wrong."""
         ...
 
-    def error(self, error: TidemillError) -> dict[str, Any]:
-        """The body of a refusal."""
-        ...
-
 
 class OpenAiDialect:
     """As it is: bytes of a remote engine pass untouched."""
@@ -58,10 +54,6 @@ class OpenAiDialect:
     def broken(self, error: TidemillError) -> bytes:
         """See Dialect."""
         return sse.frame(Event(payload=error.body()).raw) + sse.frame(DONE.raw)
-
-    def error(self, error: TidemillError) -> dict[str, Any]:
-        """See Dialect."""
-        return error.body()
 
 
 OPENAI = OpenAiDialect()
