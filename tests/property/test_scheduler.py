@@ -21,7 +21,8 @@ from tidemill.core.config import SchedulerConfig
 from tidemill.core.step import NO_BLOCK, SequenceId
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
-from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
+from tidemill.scheduling.schedule import Schedule, Share
+from tidemill.scheduling.scheduler import Scheduler
 from tidemill.scheduling.sequence import SequenceCounters, SequenceState
 
 CONFIGS = st.builds(

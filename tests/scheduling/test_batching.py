@@ -11,7 +11,8 @@ from tidemill.core.clock import ManualClock
 from tidemill.core.config import SchedulerConfig
 from tidemill.scheduling.batching import batching_of
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
-from tidemill.scheduling.scheduler import Schedule, Scheduler
+from tidemill.scheduling.schedule import Schedule
+from tidemill.scheduling.scheduler import Scheduler
 
 
 def padding(schedule: Schedule) -> list[tuple[int, int, int]]:

@@ -10,7 +10,8 @@ from tidemill.core.step import SequenceId
 from tidemill.core.strategy import STRATEGIES
 from tidemill.scheduling import strategies
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
-from tidemill.scheduling.scheduler import Schedule, Scheduler
+from tidemill.scheduling.schedule import Schedule
+from tidemill.scheduling.scheduler import Scheduler
 from tidemill.scheduling.sequence import SequenceCounters, SequenceState
 
 

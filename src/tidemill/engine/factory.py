@@ -19,7 +19,8 @@ from tidemill.engine.speed import Speed
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.graph import KvGroup
 from tidemill.scheduling.kv.space import UNBOUNDED_TOKENS, KvGroupSpace, KvSpace
-from tidemill.scheduling.scheduler import Scheduler, check_settings
+from tidemill.scheduling.scheduler import Scheduler
+from tidemill.scheduling.setting_checks import check_settings
 
 if TYPE_CHECKING:
     from tidemill.models.model import Model

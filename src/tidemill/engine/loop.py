@@ -45,7 +45,8 @@ from tidemill.engine.speed import Speed, SpeedMeter
 from tidemill.executors.protocol import Executor
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.padding import PaddedRow
-from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
+from tidemill.scheduling.schedule import Schedule, Share
+from tidemill.scheduling.scheduler import Scheduler
 from tidemill.text.grammars import Grammars
 
 __all__ = ["MAX_FAILURES", "EngineLoop"]

@@ -48,92 +48,26 @@ time is an injected clock that only the cache's blocks expire by.
 
 from __future__ import annotations
 
-import math
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterator
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.errors import ConfigError
-from tidemill.core.step import NO_BLOCK, SequenceId
+from tidemill.core.step import SequenceId
 from tidemill.scheduling.batching import batching_of
+from tidemill.scheduling.invariants import fragmentation, verify_holders, verify_running, verify_waiting
 from tidemill.scheduling.kv.cache import BlockKey
-from tidemill.scheduling.kv.space import BlockCopy, KvSpace
-from tidemill.scheduling.padding import PaddedRow, Padding
+from tidemill.scheduling.kv.space import KvSpace
+from tidemill.scheduling.padding import Padding
+from tidemill.scheduling.planner import Planner
+from tidemill.scheduling.prefix import CacheCounts, PrefixSharing
+from tidemill.scheduling.reservation import Reservation
+from tidemill.scheduling.schedule import Schedule, Share
 from tidemill.scheduling.sequence import SequenceCounters, SequenceState
+from tidemill.scheduling.setting_checks import check_settings
 
-__all__ = ["CacheCounts", "Schedule", "Scheduler", "Share", "check_settings"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """One sequence's part of a step: its tokens at positions start .. start + num_tokens - 1."""
-
-    sequence: SequenceCounters
-    start: int
-    num_tokens: int
-    num_outputs: int
-    """The last so many positions are outputs: those that score the prompt, and those to draw from."""
-    num_scored: int = 0
-    """How many of the outputs, the first ones, say how likely the prompt's next token is."""
-
-    @property
-    def num_drawn(self) -> int:
-        """Positions to draw from: the newest token's and those of the proposals behind it that got into the step."""
-        return self.num_outputs - self.num_scored
-
-    @property
-    def end(self) -> int:
-        """One past the last position computed."""
-        return self.start + self.num_tokens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """What the next step computes, and who cannot go on."""
-
-    shares: tuple[Share, ...] = ()
-    preempted: tuple[SequenceCounters, ...] = ()
-    copies: tuple[BlockCopy, ...] = ()
-    """What to copy before the step is computed, in this order, whether or not the step has shares."""
-    exhausted: tuple[SequenceCounters, ...] = ()
-    """Sequences that outgrew the whole KV space: they have left, their blocks are free."""
-    padding: tuple[PaddedRow, ...] = ()
-    """Rows to be computed with the shares, whose results are dropped."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens in the step, padding included."""
-        return sum(share.num_tokens for share in self.shares) + self.num_padding
-
-    @property
-    def num_padding(self) -> int:
-        """Of these, the ones that mean nothing."""
-        return sum(row.num_tokens for row in self.padding)
-
-
-@dataclass(slots=True, kw_only=True)
-class CacheCounts:
-    """What the prefix cache did since the start, in tokens."""
-
-    asked: int = 0
-    """Tokens of sequences that were let in and could share, those that came back after a preemption included."""
-    hit: int = 0
-    """Of these, the ones whose KV came from the cache."""
-    missed_again: int = 0
-    """Of these, the ones whose KV had been in the cache not long before and had to make room."""
-
-
-def check_settings(config: SchedulerConfig) -> None:
-    """Raise ConfigError for a setting with which nothing would ever run."""
-    for name in ("max_running", "max_step_tokens", "max_waiting", "batch_size"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}", param=name)
-    for name in ("prefix_cache_ttl", "batch_wait"):
-        seconds = getattr(config, name)
-        if not 0 <= seconds < math.inf:
-            raise ConfigError(f"{name} must be 0 or more seconds, not {seconds}", param=name)
+__all__ = ["Scheduler"]
 
 
 class Scheduler:
@@ -149,6 +83,7 @@ class Scheduler:
         self._space = space
         self._batching = batching_of(config)
         self._padding = Padding(space) if self._batching.padded else None
+        self._reservation = Reservation(space, config)
         # Both in order of arrival, and everything that runs arrived before everything that waits.
         self._waiting: OrderedDict[SequenceId, SequenceCounters] = OrderedDict()
         self._running: dict[SequenceId, SequenceCounters] = {}
@@ -156,14 +91,12 @@ class Scheduler:
         self._arrivals = 0
         self._preemptions = 0
         self._clock = clock or SystemClock()
-        self._shares_blocks = config.prefix_cache == "on" and config.kv_reservation == "paged"
-        if self._shares_blocks and not space.uniform:
+        shares_blocks = config.prefix_cache == "on" and config.kv_reservation == "paged"
+        if shares_blocks and not space.uniform:
             raise ConfigError(
                 "prefix_cache needs blocks of one size in all KV groups: set it to off", param="prefix_cache"
             )
-        self._copies = copies and self._shares_blocks
-        self._cache_counts = CacheCounts()
-        self._cache_age = 0
+        self._prefix = PrefixSharing(space, on=shares_blocks, copies=copies)
 
     @property
     def config(self) -> SchedulerConfig:
@@ -193,12 +126,12 @@ class Scheduler:
     @property
     def shares_blocks(self) -> bool:
         """True if sequences with keys share blocks."""
-        return self._shares_blocks
+        return self._prefix.on
 
     @property
     def cache_counts(self) -> CacheCounts:
         """What the prefix cache did."""
-        return self._cache_counts
+        return self._prefix.counts
 
     @property
     def running(self) -> tuple[SequenceCounters, ...]:
@@ -248,9 +181,9 @@ class Scheduler:
         """Plan the next step and take its blocks. The shares are in flight until each has been committed."""
         assert not self._in_flight, "the previous step has not been committed"
         self.expire()
-        planner = _Planner(self._config.max_step_tokens, len(self._space.pools))
         # Memory is planned for as many outputs as sequences may run.
-        planner.scores = max(1, self._config.max_running - len(self._running))
+        scores = self._config.max_running - len(self._running)
+        planner = Planner(self._config.max_step_tokens, scores=scores, groups=len(self._space.pools))
         if self._padding is not None:
             self._padding.end_step()
         self._end_exhausted(planner)
@@ -258,13 +191,7 @@ class Scheduler:
         self._plan_running(planner)
         self._plan_waiting(planner)
         self._in_flight = dict(planner.shares)
-        return Schedule(
-            shares=tuple(planner.shares.values()),
-            preempted=tuple(planner.preempted),
-            copies=tuple(planner.copies),
-            exhausted=tuple(planner.exhausted),
-            padding=tuple(planner.padding),
-        )
+        return planner.made()
 
     def commit(self, share: Share, accepted: int) -> bool:
         """Take in what a step did: the share's tokens are computed, and ``accepted`` tokens were drawn and kept (0 for
@@ -280,19 +207,15 @@ class Scheduler:
         before = sequence.num_computed
         sequence.num_computed = sequence.num_tokens + accepted - 1 if accepted else share.end
         sequence.num_tokens += accepted
-        if sequence.keys and self._shares_blocks and sequence.cache_age == self._cache_age:
-            self._space.publish(sequence.tables, before, sequence.num_computed, sequence.keys)
-        if sequence.num_proposed:
-            sequence.num_proposed = 0
-            self._reclaim(sequence)
-        self._space.slide(sequence.tables, sequence.num_computed, reserved_tokens=self._reserved_tokens(sequence))
+        self._prefix.publish(sequence, before)
+        self._reservation.settle(sequence)
         return True
 
     def remove(self, sequence: SequenceCounters, tail: BlockKey | None = None) -> None:
         """End a sequence, wherever it is. Its blocks come back at once, or when its step in flight ends. ``tail``: the
         key of the last, partial block of its computed tokens, for others to copy from."""
-        if tail is not None and self._has_tail(sequence):
-            self._space.publish_tail(sequence.tables, sequence.num_computed, tail)
+        if tail is not None and sequence.state is SequenceState.RUNNING and sequence.id not in self._in_flight:
+            self._prefix.publish_tail(sequence, tail)
         self._waiting.pop(sequence.id, None)
         self._running.pop(sequence.id, None)
         if sequence.id in self._in_flight:
@@ -308,51 +231,33 @@ class Scheduler:
 
     @property
     def kv_fragmentation(self) -> float:
-        """Part of the slots in held blocks that have no token: those behind the computed tokens of each sequence. Such
-        a block has one holder, so every slot counts once. 0 where nothing is held."""
-        held = empty = 0
-        for group, (layout, pool) in enumerate(zip(self._space.layouts, self._space.pools, strict=True)):
-            held += pool.balance().held * layout.block_size
-            for one in self._running.values():
-                empty += len(one.tables[group]) * layout.block_size - one.num_computed
-        return empty / held if held else 0.0
+        """Part of the slots in held blocks that have no token."""
+        return fragmentation(self._space, self.running)
 
     def clear_cache(self) -> int:
         """Let no later sequence find what was computed until now, and what running ones go on to compute from it. How
         many blocks that nobody held became free."""
-        self._cache_age += 1
-        return self._space.clear()
+        return self._prefix.clear()
 
     def verify(self) -> None:
         """Check every invariant; AssertionError names the one that is off. For tests, idle moments and strict mode."""
-        self._space.verify()
         arrivals = [sequence.arrival for sequence in (*self._running.values(), *self._waiting.values())]
         assert arrivals == sorted(arrivals), "the order of arrival is broken"
         assert len(self._running) <= self._config.max_running, "more sequences run than max_running"
         holders = [one.tables for one in (*self._running.values(), *self._leaving())]
         if self._padding is not None:
             holders += self._padding.tables
-        for group, pool in enumerate(self._space.pools):
-            blocks = Counter(block for tables in holders for block in tables[group] if block != NO_BLOCK)
-            assert len(blocks) == pool.balance().held, f"group {group} holds blocks that are in no table"
-            for block, tables in blocks.items():
-                counted = pool.references(block)
-                assert tables == counted, (
-                    f"block {block} of group {group} is in {tables} tables and has {counted} holders"
-                )
-        for sequence in self._waiting.values():
-            assert sequence.num_computed == 0, f"waiting sequence {sequence.id} has computed tokens"
-            assert not any(sequence.tables), f"waiting sequence {sequence.id} holds blocks"
-        for sequence in self._running.values():
-            self._space.verify_tables(sequence.tables, sequence.num_computed)
+        verify_holders(self._space, holders)
+        verify_waiting(self._waiting.values())
+        verify_running(self._space, self._running.values())
 
-    def _end_exhausted(self, planner: _Planner) -> None:
+    def _end_exhausted(self, planner: Planner) -> None:
         for sequence in self.running:
             if sequence.num_tokens > self._space.capacity_tokens:
                 self.remove(sequence)
                 planner.exhausted.append(sequence)
 
-    def _plan_running(self, planner: _Planner) -> None:
+    def _plan_running(self, planner: Planner) -> None:
         if self._padding is not None:
             self._plan_padded(planner, self._padding)
             return
@@ -363,7 +268,7 @@ class Scheduler:
         for sequence in self._members(caught_up=False):
             self._plan_prompt(planner, sequence)
 
-    def _plan_padded(self, planner: _Planner, padding: Padding) -> None:
+    def _plan_padded(self, planner: Planner, padding: Padding) -> None:
         """As one tensor: while any prompt is read, nothing else is in the step."""
         for sequence in self._members(caught_up=False):
             self._plan_prompt(planner, sequence)
@@ -381,7 +286,7 @@ class Scheduler:
             running=len(self._running), waiting=len(self._waiting), waited=self._clock.now() - first.arrived
         )
 
-    def _plan_waiting(self, planner: _Planner) -> None:
+    def _plan_waiting(self, planner: Planner) -> None:
         if not self._waiting or planner.preempted or self._wait() > 0:
             return
         self._let_in(planner)
@@ -389,20 +294,22 @@ class Scheduler:
             self._padding.owe([sequence.num_pending for sequence in self._running.values()])
             planner.pad(self._padding.pad(planner.budget))
 
-    def _let_in(self, planner: _Planner) -> None:
-        promised = self._promised()
+    def _let_in(self, planner: Planner) -> None:
+        promised = self._reservation.promised(self._running.values())
         while self._waiting and len(self._running) < self._batching.size:
             sequence = next(iter(self._waiting.values()))
-            self._adopt(sequence)  # held from here on, so that nothing else takes it
-            needed = self._lacking_at_admission(sequence)
+            self._prefix.adopt(sequence)  # held from here on, so that nothing else takes it
+            needed = self._reservation.at_admission(sequence)
             promised = tuple(p + n for p, n in zip(promised, needed, strict=True))
-            if (self._chunk(planner, sequence) < 1 and not self._batching.whole) or not self._space.fits(promised):
-                self._put_back(sequence)
+            if (
+                planner.chunk(sequence, chunked=self._config.chunked_prefill) < 1 and not self._batching.whole
+            ) or not self._space.fits(promised):
+                self._prefix.put_back(sequence)
                 return
             self._admit(sequence, needed)
             self._plan_prompt(planner, sequence)
             # What it took just now is no longer a promise: it is gone from the free list.
-            left = self._lacking_at_admission(sequence)
+            left = self._reservation.at_admission(sequence)
             promised = tuple(p - n + m for p, n, m in zip(promised, needed, left, strict=True))
 
     def _members(self, *, caught_up: bool) -> Iterator[SequenceCounters]:
@@ -411,122 +318,32 @@ class Scheduler:
             if sequence.state is SequenceState.RUNNING:
                 yield sequence
 
-    def _plan_prompt(self, planner: _Planner, sequence: SequenceCounters) -> None:
+    def _plan_prompt(self, planner: Planner, sequence: SequenceCounters) -> None:
         """Let a prompt go on: with what the cache has, and then with a share of the step, unless an older sequence is
         computing just what it needs next."""
-        self._count_adopted(sequence, self._adopt(sequence))
-        key = self._next_key(sequence)
+        self._prefix.count_adopted(sequence, self._prefix.adopt(sequence))
+        key = self._prefix.next_key(sequence)
         if key is not None:
             if key in planner.computing:
                 return
             planner.computing.add(key)
-        self._copy_tail(planner, sequence)
-        self._plan_share(planner, sequence, self._chunk(planner, sequence))
+        planner.copies += self._prefix.copy_tail(sequence)
+        self._plan_share(planner, sequence, planner.chunk(sequence, chunked=self._config.chunked_prefill))
 
-    def _has_tail(self, sequence: SequenceCounters) -> bool:
-        """True if the last block of a sequence is not full, and others may copy from it."""
-        if not self._copies or sequence.state is not SequenceState.RUNNING or sequence.id in self._in_flight:
-            return False
-        return sequence.num_computed % self._space.block_size > 0 and sequence.cache_age == self._cache_age
-
-    def _copy_tail(self, planner: _Planner, sequence: SequenceCounters) -> None:
-        """Take the beginning of a block from one that begins alike."""
-        before = sequence.num_computed
-        limit = sequence.num_tokens - 1 - before
-        key = self._next_key(sequence) or self._tail_key(sequence)
-        if not self._copies or before % self._space.block_size or key is None or limit < 1:
-            return
-        self._space.shrink(sequence.tables, before)
-        count, copies = self._space.copy_tail(sequence.tables, before, key, limit)
-        sequence.num_computed += count
-        planner.copies += copies
-        self._count_adopted(sequence, count)
-
-    def _next_key(self, sequence: SequenceCounters) -> BlockKey | None:
-        """The key of the block that a prompt computes next, where others can share it."""
-        if not self._shares_blocks:
-            return None
-        index = sequence.num_computed // self._space.block_size
-        return sequence.keys[index] if index < len(sequence.keys) else None
-
-    def _tail_key(self, sequence: SequenceCounters) -> BlockKey | None:
-        """The key of the end of the prompt, where that is what comes next and fills no block."""
-        last = sequence.num_prompt // self._space.block_size
-        return sequence.tail if sequence.num_computed // self._space.block_size == last else None
-
-    def _adopt(self, sequence: SequenceCounters) -> int:
-        """Take what the cache has of a prompt from where it stands, but for the newest token. The tokens gained."""
-        size = self._space.block_size
-        before = sequence.num_computed
-        if not self._shares_blocks or not sequence.keys or before % size:
-            return 0
-        found = self._space.match(before, sequence.keys, sequence.num_tokens - 1)
-        if found > before:
-            self._space.adopt(sequence.tables, before, sequence.keys, found)
-            sequence.num_computed = found
-        return found - before
-
-    def _put_back(self, sequence: SequenceCounters) -> None:
-        """Undo ``_adopt`` of a sequence that has to wait."""
-        self._space.shrink(sequence.tables, 0)
-        sequence.num_computed = 0
-
-    def _count_adopted(self, sequence: SequenceCounters, gained: int) -> None:
-        self._cache_counts.hit += gained
-        if sequence.num_preemptions == 0:
-            sequence.num_adopted += gained
-
-    def _count_admitted(self, sequence: SequenceCounters) -> None:
-        sequence.cache_age = self._cache_age
-        if not self._shares_blocks or not (sequence.keys or sequence.tail):
-            return
-        size = self._space.block_size
-        self._cache_counts.asked += sequence.num_tokens
-        self._count_adopted(sequence, sequence.num_computed)
-        missing = sequence.keys[sequence.num_computed // size : (sequence.num_tokens - 1) // size]
-        self._cache_counts.missed_again += size * self._space.missed_again(missing)
-
-    def _chunk(self, planner: _Planner, sequence: SequenceCounters) -> int:
-        """How many tokens of a prompt the step takes: as many as the budget has, or all of them if chunking is off
-        (even above the budget where no other prompt is in the step)."""
-        pending = sequence.num_pending
-        if self._config.chunked_prefill:
-            budget = min(planner.budget, planner.scores) if sequence.scored else planner.budget
-            return min(pending, budget)
-        if pending <= planner.budget or (planner.budget > 0 and not planner.has_prompt):
-            return pending
-        return 0
-
-    def _keep_next_blocks(self, planner: _Planner) -> None:
+    def _keep_next_blocks(self, planner: Planner) -> None:
         """Note what each running sequence lacks for its next token, so that longer shares leave it to them."""
         if self._space.windowed:
             for sequence in self._running.values():
                 planner.keep(sequence, self._space.missing(sequence.tables, sequence.num_computed + 1))
 
-    def _fitted(self, planner: _Planner, sequence: SequenceCounters, count: int) -> int:
-        """A share's tokens, fewer if the window groups have no room for so many, but one where there is any."""
-        if count <= 1 or not self._space.windowed:
-            return count
-        spare = [0] * len(planner.kept)  # contiguous: what it has reserved is all it takes
-        if self._config.kv_reservation == "paged":
-            free = (pool.num_available for pool in self._space.pools)
-            spare = [max(0, f - k) for f, k in zip(free, planner.kept, strict=True)]
-        return max(1, min(count, self._space.room(sequence.tables, sequence.num_computed, spare)))
-
-    def _plan_share(self, planner: _Planner, sequence: SequenceCounters, count: int) -> None:
+    def _plan_share(self, planner: Planner, sequence: SequenceCounters, count: int) -> None:
         planner.let(sequence)
-        count = self._fitted(planner, sequence, count)
+        count = self._reservation.fitted(planner, sequence, count)
         if count < 1 or not self._take_blocks(planner, sequence, count):
             return
-        start = sequence.num_computed
-        count = min(count, sequence.num_pending)
-        drawn = max(0, start + count - sequence.num_tokens + 1)
-        scored = max(0, min(start + count, sequence.num_prompt - 1) - start) if sequence.scored else 0
-        planner.take(
-            Share(sequence=sequence, start=start, num_tokens=count, num_outputs=scored + drawn, num_scored=scored)
-        )
+        planner.take(Share.of(sequence, count))
 
-    def _take_blocks(self, planner: _Planner, sequence: SequenceCounters, count: int) -> bool:
+    def _take_blocks(self, planner: Planner, sequence: SequenceCounters, count: int) -> bool:
         """Give a running sequence the blocks for its next tokens, giving up its proposals and preempting the latest
         arrivals as needed. False if the latest arrival was itself."""
         while not self._space.grow(sequence.tables, sequence.num_computed + min(count, sequence.num_pending)):
@@ -542,9 +359,8 @@ class Scheduler:
                 return False
         return True
 
-    def _preempt(self, planner: _Planner, victim: SequenceCounters) -> None:
+    def _preempt(self, planner: Planner, victim: SequenceCounters) -> None:
         planner.give_back(victim)
-        planner.preempted.append(victim)
         del self._running[victim.id]
         self._space.shrink(victim.tables, 0)
         victim.num_computed = 0
@@ -559,46 +375,8 @@ class Scheduler:
         del self._waiting[sequence.id]
         sequence.state = SequenceState.RUNNING
         self._running[sequence.id] = sequence
-        self._count_admitted(sequence)
-        if self._config.kv_reservation == "contiguous":
-            taken = self._space.extend(sequence.tables, counts)
-            assert taken, "the space said that it had these blocks"
-
-    def _lacking_at_admission(self, sequence: SequenceCounters) -> tuple[int, ...]:
-        if self._config.kv_reservation == "paged":
-            return self._lacking(sequence, sequence.num_tokens)
-        chunk = self._config.max_step_tokens if self._config.chunked_prefill else sequence.num_prompt
-        return self._space.lacking(
-            sequence.tables, sequence.num_computed, num_tokens=sequence.max_kv_tokens, step_tokens=chunk
-        )
-
-    def _lacking(self, sequence: SequenceCounters, num_tokens: int) -> tuple[int, ...]:
-        """Per group: blocks that a sequence needs besides those it has until it has so many tokens, its steps as short
-        as they may be."""
-        whole = not self._config.chunked_prefill and not sequence.caught_up
-        return self._space.lacking(
-            sequence.tables,
-            sequence.num_computed,
-            num_tokens=num_tokens,
-            step_tokens=sequence.num_pending if whole else 1,
-        )
-
-    def _reserved_tokens(self, sequence: SequenceCounters) -> int:
-        return sequence.max_kv_tokens if self._config.kv_reservation == "contiguous" else 0
-
-    def _tokens_soon(self, sequence: SequenceCounters) -> int:
-        return min(sequence.num_tokens + self._space.block_size, sequence.max_kv_tokens)
-
-    def _promised(self) -> tuple[int, ...]:
-        """Per group: blocks that running sequences still need for the tokens they have, and for a block of growth."""
-        return _total(
-            len(self._space.pools),
-            (self._lacking(one, self._tokens_soon(one)) for one in self._running.values()),
-        )
-
-    def _reclaim(self, sequence: SequenceCounters) -> None:
-        if self._config.kv_reservation == "paged":
-            self._space.shrink(sequence.tables, sequence.num_tokens)
+        self._prefix.count_admitted(sequence)
+        self._reservation.begin(sequence, counts)
 
     def _let_go(self, sequence: SequenceCounters) -> None:
         if self._padding is not None and any(sequence.tables):
@@ -614,56 +392,3 @@ class Scheduler:
 
     def _leaving(self) -> list[SequenceCounters]:
         return [share.sequence for share in self._in_flight.values() if share.sequence.state is SequenceState.LEAVING]
-
-
-class _Planner:
-    """The step under construction."""
-
-    def __init__(self, budget: int, groups: int) -> None:
-        self.budget = budget
-        self.scores = 1
-        """Positions of prompts that may be scored."""
-        self.kept = [0] * groups
-        """Per group: blocks for the next tokens of running sequences that have not had their turn."""
-        self._kept_by: dict[SequenceId, tuple[int, ...]] = {}
-        self.has_prompt = False
-        self.computing: set[BlockKey] = set()
-        """Blocks that prompts compute next; younger prompts wait for them."""
-        self.copies: list[BlockCopy] = []
-        self.shares: dict[SequenceId, Share] = {}
-        self.preempted: list[SequenceCounters] = []
-        self.exhausted: list[SequenceCounters] = []
-        self.padding: list[PaddedRow] = []
-
-    def keep(self, sequence: SequenceCounters, counts: tuple[int, ...]) -> None:
-        self._kept_by[sequence.id] = counts
-        self.kept = [kept + count for kept, count in zip(self.kept, counts, strict=True)]
-
-    def let(self, sequence: SequenceCounters) -> None:
-        counts = self._kept_by.pop(sequence.id, None)
-        if counts is not None:
-            self.kept = [kept - count for kept, count in zip(self.kept, counts, strict=True)]
-
-    def take(self, share: Share) -> None:
-        self.shares[share.sequence.id] = share
-        self.budget -= share.num_tokens
-        self.scores = max(1, self.scores - share.num_scored)
-        self.has_prompt = self.has_prompt or not share.sequence.caught_up
-
-    def pad(self, rows: Iterable[PaddedRow]) -> None:
-        for row in rows:
-            self.padding.append(row)
-            self.budget -= row.num_tokens
-
-    def give_back(self, sequence: SequenceCounters) -> None:
-        self.let(sequence)
-        share = self.shares.pop(sequence.id, None)
-        if share is not None:
-            self.budget += share.num_tokens
-
-
-def _total(groups: int, counts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    total = [0] * groups
-    for row in counts:
-        total = [a + b for a, b in zip(total, row, strict=True)]
-    return tuple(total)

@@ -25,7 +25,8 @@ from tidemill.core.step import SequenceId
 from tidemill.engine.prefix import BlockKeys
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.space import KvSpace
-from tidemill.scheduling.scheduler import Schedule, Scheduler, Share
+from tidemill.scheduling.schedule import Schedule, Share
+from tidemill.scheduling.scheduler import Scheduler
 from tidemill.scheduling.sequence import SequenceCounters
 
 __all__ = ["StepSeconds", "simulate"]

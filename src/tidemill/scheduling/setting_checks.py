@@ -1,0 +1,21 @@
+"""Settings with which nothing would ever run."""
+
+from __future__ import annotations
+
+import math
+
+from tidemill.core.config import SchedulerConfig
+from tidemill.core.errors import ConfigError
+
+__all__ = ["check_settings"]
+
+
+def check_settings(config: SchedulerConfig) -> None:
+    """Raise ConfigError for them."""
+    for name in ("max_running", "max_step_tokens", "max_waiting", "batch_size"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}", param=name)
+    for name in ("prefix_cache_ttl", "batch_wait"):
+        seconds = getattr(config, name)
+        if not 0 <= seconds < math.inf:
+            raise ConfigError(f"{name} must be 0 or more seconds, not {seconds}", param=name)
