@@ -68,6 +68,8 @@ class Job:
     """Of the prompts' tokens; None: the load's. Another one gives the same load of other tokens."""
     needed_share: float | None = None
     """Hang up on everything and raise GaveUp once no such share of requests can be within the objectives."""
+    keep_interrupted: bool = False
+    """Cancelled, a job hangs up and gives what had been measured, as a run that does not count."""
 
     def __post_init__(self) -> None:
         self.load.check(traced=self.rows is not None)
@@ -140,6 +142,7 @@ class Job:
                     watch=watch,
                     on_record=ended,
                     on_start=progress.on_start,
+                    keep_interrupted=self.keep_interrupted,
                 )
             )
             try:

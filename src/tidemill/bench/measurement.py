@@ -48,9 +48,11 @@ async def measure(
     watch: StateWatch | None = None,
     on_record: Callable[[RequestRecord], None] = lambda _record: None,
     on_start: Callable[[Sender], None] = lambda _sender: None,
+    keep_interrupted: bool = False,
 ) -> Measurement:
     """Start a target, put the load on it and close it. ``local``: it runs on this machine, whose energy is then its
-    own. ``watch``: looks at the server meanwhile. Raises TidemillError for a target that cannot be used."""
+    own. ``watch``: looks at the server meanwhile. ``keep_interrupted``: as ``run_load`` has it. Raises TidemillError
+    for a target that cannot be used."""
 
     def started(sender: Sender) -> None:
         on_start(sender)
@@ -60,7 +62,15 @@ async def measure(
     try:
         await target.start()
         meter = EnergyMeter() if local else None
-        run = await run_load(load, target, clock=clock, limits=limits, on_record=on_record, on_start=started)
+        run = await run_load(
+            load,
+            target,
+            clock=clock,
+            limits=limits,
+            on_record=on_record,
+            on_start=started,
+            keep_interrupted=keep_interrupted,
+        )
         joules = meter.joules() if meter else None
     finally:
         if watch is not None:

@@ -73,7 +73,8 @@ def run(
 
     Latencies of an open loop (--rate, --trace) count from when a request was due. Failures are in no latency and miss
     every objective. A run in which this client was the bottleneck is marked, and the exit code is 1, as it is if a
-    request failed. The last line is one JSON object with all figures.
+    request failed. Ctrl-C ends the run, writes what was measured and marks it. The last line is one JSON object with
+    all figures.
     """
     from tidemill.bench.figures.cost import PriceModel
     from tidemill.bench.figures.slo import parse_slo
@@ -93,6 +94,7 @@ def run(
         slo=parse_slo(slo) if slo else None,
         price=PriceModel(per_hour=price_per_hour, watts=watts, per_kwh=price_per_kwh),
         progress=not json,
+        keep_interrupted=True,
     )
     done = asyncio.run(target.measured(job))
     values = done.values

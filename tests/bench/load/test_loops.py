@@ -171,6 +171,22 @@ def test_a_run_that_is_cancelled_hangs_up_on_everything() -> None:
     assert [record.outcome for record in run_virtual(go())] == ["disconnected"] * 5
 
 
+def test_an_interrupted_run_gives_what_it_has_and_does_not_count() -> None:
+    async def go() -> Run:
+        load = Load(requests=asked(20, every=0.1))
+        target = OneByOne(stall=0.0, at=0)
+        running = asyncio.ensure_future(run_load(load, target, clock=LoopClock(), keep_interrupted=True))
+        await asyncio.sleep(1.0)
+        running.cancel()
+        return await running
+
+    run = run_virtual(go())
+    ended = [record for record in run.records if record.outcome == "ok"]
+    assert 8 <= len(ended) <= 10
+    assert not run.valid
+    assert run.complaints[0] == f"interrupted: {len(ended)} of 20 requests had ended"
+
+
 def test_a_mistake_in_a_target_is_not_hidden() -> None:
     class Broken(OneByOne):
         def prepare(self, request: LoadRequest) -> Send:

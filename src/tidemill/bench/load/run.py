@@ -55,12 +55,12 @@ class Run:
     """From the first request that was due to the end of the last one."""
     client: ClientLoad
     complaints: Sequence[str]
-    """Why the run does not count, if it does not: the client was the bottleneck."""
+    """Why the run does not count, if it does not: the client was the bottleneck, or somebody ended it."""
     open_loop: bool
 
     @property
     def valid(self) -> bool:
-        """True if the client was not the bottleneck."""
+        """True if nothing speaks against the run."""
         return not self.complaints
 
 
@@ -72,11 +72,13 @@ async def run_load(
     limits: ClientLimits | None = None,
     on_record: Callable[[RequestRecord], None] = lambda _record: None,
     on_start: Callable[[Sender], None] = lambda _sender: None,
+    keep_interrupted: bool = False,
 ) -> Run:
     """Put a load on a target that has been started, and wait for the last answer.
 
     ``on_record`` is told of each request that has ended, ``on_start`` of the sender when the run begins, for those who
-    want to watch. Cancelling it hangs up on everything. Raises ConfigError for a load that cannot be.
+    want to watch. Cancelling it hangs up on everything; with ``keep_interrupted`` it then still gives the run so far,
+    which does not count. Raises ConfigError for a load that cannot be.
     """
     clock = clock or SystemClock()
     sender = Sender(
@@ -92,11 +94,17 @@ async def run_load(
     sender.begin()
     on_start(sender)
     meter = CpuMeter(wall=clock.now)
+    interruption: list[str] = []
     try:
         if load.concurrency is None:
             await open_loop(grouped, sender)
         else:
             await closed_loop(grouped, sender, concurrency=load.concurrency, seconds=load.seconds)
+    except asyncio.CancelledError:
+        if not keep_interrupted or not sender.records:
+            raise
+        ended = sum(record.outcome != "disconnected" for record in sender.records)
+        interruption.append(f"interrupted: {ended} of {len(load.requests)} requests had ended")
     except BaseExceptionGroup as group:  # of task groups; the first is what happened
         raise group.exceptions[0] from group
     records = sorted(sender.records, key=lambda record: record.index)
@@ -105,7 +113,7 @@ async def run_load(
         records=records,
         seconds=_seconds(records),
         client=client,
-        complaints=client.complaints(limits or ClientLimits()),
+        complaints=[*interruption, *client.complaints(limits or ClientLimits())],
         open_loop=is_open,
     )
 
