@@ -15,6 +15,7 @@ from tests.bench.test_step import model  # noqa: F401 (a fixture)
 from tidemill.bench.peers.contest import Trial, _best
 from tidemill.bench.peers.installed import Peer, Search, installed
 from tidemill.bench.peers.results_page import contest_html
+from tidemill.bench.sweep.attempt import Attempt
 from tidemill.cli.main import run
 from tidemill.core.errors import ConfigError
 
@@ -112,10 +113,34 @@ def test_wrong_arguments(arguments: list[str], part: str, capsys: pytest.Capture
     assert shown.err.count("\n") == 1
 
 
+def test_settings_are_tried_again_at_a_rate_that_presses(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    model: str,  # noqa: F811
+) -> None:
+    fake_llama(tmp_path, 0.02)
+    load = ["--prompt-tokens", "4", "--output-tokens", "4", "--concurrency", "2", "--requests", "6", "--warmup", "0"]
+    rates = ["--rounds", "0", "--slo", "e2e:max<30s", "--start-rate", "40", "--precision", "100", "--token-ids", "1..6"]
+    where = ["--llama-server", str(tmp_path), "--only", "llama-server", "--setting", "-ub 128", "--threads", "1"]
+    assert run(["bench", "peers", model, *load, *where, *rates, *LATE, "--trial-requests", "2"]) == 0
+    values = json.loads(capsys.readouterr().out.splitlines()[-1])
+    theirs = [trial for trial in values["trials"] if trial["engine"] == "llama-server"]
+    fastest = max(trial["tokens_per_second"] for trial in theirs)
+    again = [trial for trial in theirs if trial["tokens_per_second"] >= 0.7 * fastest]
+    assert {trial["pressed_share"] for trial in again} == {1.0}
+    assert len({trial["pressed_rate"] for trial in again}) == 1
+    assert sum(trial["chosen_for_rates"] for trial in values["trials"]) == 2
+    assert values["rounds"] == []
+
+
 def test_the_setting_with_the_most_tokens_within_the_objectives_takes_part() -> None:
-    def trial(settings: str, rate: float | None, goodput: float | None) -> Trial:
+    def trial(settings: str, rate: float | None, goodput: float | None, share: float | None = None) -> Trial:
         peer = Peer(engine="e", settings=settings, command=lambda _port: [])
-        return Trial(peer=peer, tokens_per_second=rate, goodput=goodput)
+        pressed = None if share is None else Attempt(rate=1.0, share=share)
+        return Trial(peer=peer, tokens_per_second=rate, goodput=goodput, pressed=pressed)
+
+    pressed = [trial("fast", 100.0, 90.0, 0.8), trial("steady", 80.0, 70.0, 0.99), trial("slow", 30.0, 30.0)]
+    assert [peer.settings for peer in _best(pressed)] == ["steady"]
 
     trials = [trial("broken", None, None), trial("fast", 100.0, 10.0), trial("even", 50.0, 40.0)]
     assert [peer.settings for peer in _best(trials)] == ["even"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from tidemill.bench.peers.installed import OURS
 from tidemill.bench.report.page import flat, html_table, page
 from tidemill.bench.svg import COLOURS
 from tidemill.bench.sweep.plot import sweep_svg
@@ -16,7 +17,7 @@ _ROUND_HEAD: Final = (
     "engine", "settings", "tok/s", "ours / it", "95 % sure", "TTFT p50 ms", "p99", "ITL mean ms", "p95", "failed",
 )  # fmt: skip
 _RATE_HEAD: Final = ("engine", "requests/s", "ours / it", "in SLO", "tok/s", "TTFT p99 ms", "ITL p95 ms", "misses at")
-_TRIAL_HEAD: Final = ("engine", "settings", "tok/s", "in SLO", "")
+_TRIAL_HEAD: Final = ("engine", "settings", "tok/s", "in SLO", "pressed", "")
 Values = Mapping[str, Any]
 _Section = tuple[str, Sequence[str], list[list[str]]]
 
@@ -68,13 +69,12 @@ def _described(values: Values) -> Values:
 
 
 def _sections(values: Values) -> list[_Section]:
-    ours = values["rounds"][0]
     found: list[_Section] = []
-    if ours["tokens_per_second"] is not None:
+    if values["rounds"]:
         cells = [_round_cells(row) for row in values["rounds"]]
         found.append(("Closed loop, in alternation", _ROUND_HEAD, cells))
     if values["rates"]:
-        highest = values["rates"][ours["engine"]]["highest_rate"]
+        highest = values["rates"].get(OURS, {}).get("highest_rate")
         rows = [_rate_cells(name, rate, highest) for name, rate in values["rates"].items()]
         found.append((f"Highest rate within {values['slo']}", _RATE_HEAD, rows))
     if values["trials"]:
@@ -109,12 +109,18 @@ def _trial_cells(row: Values) -> list[str]:
         row["settings"],
         _number(row["tokens_per_second"]),
         _number(row["goodput_tokens_per_second"]),
+        _pressed(row),
         _told(row),
     ]
 
 
+def _pressed(row: Values) -> str:
+    return "-" if row["pressed_rate"] is None else f"{row['pressed_share']:.0%} at {row['pressed_rate']:.3g}/s"
+
+
 def _told(row: Values) -> str:
-    return str(row["reason"]) or ("chosen" if row["chosen"] else "")
+    chosen = [words for key, words in (("chosen", "chosen"), ("chosen_for_rates", "chosen for rates")) if row[key]]
+    return str(row["reason"]) or ", ".join(chosen)
 
 
 def _notes(values: Values) -> Iterator[str]:
