@@ -8,6 +8,7 @@ VENV ?= .venv
 PORT ?= 8000
 MODEL ?=
 FUZZ_FACTOR ?= 100
+SCHEMAS ?= 100
 FUZZ_SECONDS ?= 180
 SOAK_SECONDS ?= 120
 BENCH_ARGS ?=
@@ -16,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
 
-.PHONY: help setup serve test test-fast test-models fuzz check check-python check-native check-aarch64 bench bench-serve golden \
+.PHONY: help setup serve test test-fast test-models test-schemas fuzz check check-python check-native check-aarch64 bench bench-serve golden \
 	golden-write soak wheel wheel-aarch64 wheel-check wheel-check-aarch64 docs clean
 
 help: ## List the commands
@@ -64,6 +65,9 @@ test-models: $(VENV)/.test-models ## Fetch the models that the tests of Gemma an
 
 test-fast: setup ## Run the tests that take less than ten seconds each
 	$(BIN)/python -m pytest -m "not soak and not slow" $(ARGS)
+
+test-schemas: setup ## Hundreds of JSON schemas of every kind, their answers checked by another validator (SCHEMAS= of each family)
+	TIDEMILL_SCHEMAS=$(SCHEMAS) $(BIN)/python -m pytest tests/schemas $(ARGS)
 
 fuzz: setup ## Hours of damaged and hostile model files (FUZZ_FACTOR= times as many as the tests try)
 	TIDEMILL_FUZZ_FACTOR=$(FUZZ_FACTOR) $(BIN)/python -m pytest --timeout=0 tests/models/loading/test_hostile_folder.py \

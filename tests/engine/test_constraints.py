@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.engine.scripted import VOCAB, make_loop, request, run
-from tidemill.core.mask import allows
+from tidemill.core.grammar import Grammar
+from tidemill.core.mask import allows, mask_bytes
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import FinishReason, TokenDelta
 from tidemill.engine.constraints import BannedSequences, LeastLength, constraints_of, mask_after
@@ -82,6 +83,47 @@ def test_what_leaves_no_token_ends_with_the_reason_and_others_go_on() -> None:
     )
     last = answers["a", 0][-1]
     assert (last.finish_reason, last.error, last.tokens) == (FinishReason.ERROR, NOTHING_ALLOWED, ())
+    assert len(tokens(answers["b", 0])) == 9
+
+
+class _GivesUp:
+    """A grammar that has any text, and is lost behind three tokens."""
+
+    problem = ""
+    over = False
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def mask(self) -> bytes:
+        self.problem = "guided_json: too much" if self._taken >= 3 else ""
+        return bytes(mask_bytes(VOCAB)) if self.problem else b"\xff" * mask_bytes(VOCAB)
+
+    def consume(self, tokens: Sequence[int]) -> int:
+        self._taken += len(tokens)
+        return len(tokens)
+
+    def go_back(self, count: int) -> None:
+        self._taken -= count
+
+    def forced(self) -> list[int]:
+        return []
+
+
+class _Grammars:
+    def ready(self, grammar: Grammar) -> bool:  # noqa: ARG002
+        return True
+
+    def state(self, grammar: Grammar) -> _GivesUp:  # noqa: ARG002
+        return _GivesUp()
+
+
+def test_a_grammar_that_gives_up_ends_its_own_request_with_the_reason() -> None:
+    loop = make_loop(grammars=_Grammars())
+    answers = run(loop, request("a", 20, max_tokens=9, grammar=Grammar.json_object()), request("b", 9, max_tokens=9))
+    last = answers["a", 0][-1]
+    assert (last.finish_reason, last.error, last.refused) == (FinishReason.ERROR, "guided_json: too much", True)
+    assert len(tokens(answers["a", 0])) == 3
     assert len(tokens(answers["b", 0])) == 9
 
 

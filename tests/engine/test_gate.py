@@ -46,6 +46,8 @@ class Line:
     def forced(self) -> list[int]:
         return list(self._tokens[self._at :])
 
+    problem = ""
+
     @property
     def over(self) -> bool:
         return self._at == len(self._tokens)
@@ -209,6 +211,8 @@ class Counted:
 
     def forced(self) -> list[int]:
         return []
+
+    problem = ""
 
     @property
     def over(self) -> bool:

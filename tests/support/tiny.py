@@ -28,6 +28,7 @@ from tidemill.models.fields import Fields
 from tidemill.models.registry import build_graph
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler
+from tidemill.text.grammars import Grammars
 
 VOCAB = 352
 CONFIG: Mapping[str, object] = {
@@ -203,6 +204,7 @@ class Rig:
     prefix_cache: Literal["on", "off"] = "on"
     policy: Literal["continuous", "dynamic", "static-compacted", "static"] = "continuous"
     row_variant: int = 0
+    end_token_ids: tuple[int, ...] = (0,)
 
     @property
     def embedding(self) -> Embedding | None:
@@ -219,7 +221,7 @@ class Rig:
         )
         return executor
 
-    def make_loop(self) -> EngineLoop:
+    def make_loop(self, grammars: Grammars | None = None) -> EngineLoop:
         """An engine over it, with strict checks."""
         config = SchedulerConfig(
             max_running=self.max_running,
@@ -240,7 +242,7 @@ class Rig:
             vocab_size=self.model.graph.vocab_size,
             max_model_len=min(1024, self.model.graph.positions or 1024),
             kv_capacity_tokens=self.num_blocks * self.block_size,
-            end_token_ids=(0,),
+            end_token_ids=self.end_token_ids,
             embedding=self.embedding,
         )
         return EngineLoop(
@@ -250,6 +252,7 @@ class Rig:
             seeds=lambda: 1,
             strict=True,
             kv_groups=[group.name for group in self.model.graph.kv_groups],
+            grammars=grammars,
         )
 
 

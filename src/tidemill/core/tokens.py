@@ -92,6 +92,8 @@ class TokenDelta:
     num_cached_tokens: int = 0
     """Tokens of the prompt that were not computed for this choice: their KV was there."""
     error: str | None = None
+    refused: bool = False
+    """With an error: it is the request that cannot be kept, and its caller who can change that."""
     vector: bytes | None = None
     """The pooled vector that an EmbedRequest asked for, not normalised: float32, little-endian."""
 

@@ -46,6 +46,9 @@ class GrammarPosition(Protocol):
     @property
     def over(self) -> bool: ...
 
+    @property
+    def problem(self) -> str: ...
+
 
 class GrammarConstraint:
     """The output stays a beginning of a text that a grammar has."""
@@ -55,8 +58,9 @@ class GrammarConstraint:
         self._taken: list[int] = []
 
     def mask(self, output: Sequence[int]) -> bytes | None:
-        """What the grammar allows next; nothing behind an output that it does not have."""
-        return self._position.mask() if self._move_to(output) else None
+        """What the grammar allows next: no token where it cannot go on. Nothing is said behind an output that it does
+        not have."""
+        return self._position.mask() if self._move_to(output) or self.problem else None
 
     def forced(self, output: Sequence[int]) -> list[int]:
         """The tokens that have to follow; often none."""
@@ -65,6 +69,11 @@ class GrammarConstraint:
     def over(self, output: Sequence[int]) -> bool:
         """True if nothing may follow but the end."""
         return self._move_to(output) and self._position.over
+
+    @property
+    def problem(self) -> str:
+        """Why no token is allowed, where that is so though the grammar has the text so far; else empty."""
+        return self._position.problem
 
     def _move_to(self, output: Sequence[int]) -> bool:
         """Take the way from where it stands: back over what was only proposed, then on. False where it ends early."""

@@ -124,7 +124,7 @@ class EngineSequence:
         """Take in what a step's outputs gave, and say it in a delta."""
         raise NotImplementedError
 
-    def ended(self, reason: FinishReason, error: str | None = None) -> TokenDelta:
+    def ended(self, reason: FinishReason, error: str | None = None, *, refused: bool = False) -> TokenDelta:
         """A last delta without tokens."""
         return TokenDelta(
             request_id=self.request_id,
@@ -134,6 +134,7 @@ class EngineSequence:
             num_output_tokens=self.num_output,
             num_cached_tokens=self.counters.num_adopted,
             error=error,
+            refused=refused,
         )
 
 
@@ -253,7 +254,8 @@ class GeneratedSequence(EngineSequence):
         """Append what a step drew, up to an end token or the length, and say it in a delta."""
         kept = self._cut(self._keep(drawn))
         if not all(allows(mask, token) for mask, token in zip(self._masks, drawn, strict=False)):
-            return self.ended(FinishReason.ERROR, NOTHING_ALLOWED)
+            problem = self._grammar.problem if self._grammar is not None else ""
+            return self.ended(FinishReason.ERROR, problem or NOTHING_ALLOWED, refused=True)
         scores = self._scores()
         end = () if kept.stop_token is None else (kept.stop_token,)
         for token in (*kept.tokens, *end):

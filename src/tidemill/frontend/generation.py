@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tidemill.core.account import NO_ACCOUNT, Account
 from tidemill.core.clock import Clock
-from tidemill.core.errors import TidemillError, Unavailable
+from tidemill.core.errors import InvalidRequest, TidemillError, Unavailable
 from tidemill.core.metrics import (
     DETOKENIZE_SECONDS,
     FINISHED_CHOICES,
@@ -179,6 +179,10 @@ class Generation:
     def _check(self, delta: TokenDelta) -> None:
         if delta.finish_reason is FinishReason.ERROR:
             self._unfinished = FinishReason.ERROR
+            if delta.refused:
+                grammar = self._requests[0].sampling.grammar
+                param = None if grammar is None else grammar.name
+                raise InvalidRequest(delta.error or "the request cannot be kept", param=param)
             raise TidemillError(delta.error or "the engine could not go on with this request")
         if delta.finish_reason is FinishReason.ABORT:
             raise Unavailable("the engine ended this request before its answer was complete")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from tidemill.core.errors import InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
-from tidemill.serve.paths import field_path
+from tidemill.core.field_path import field_path
 
 __all__ = ["parse_object", "read_body"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
-from tidemill.serve.paths import field_path
+from tidemill.core.field_path import field_path
 
 __all__ = ["IGNORED", "NOT_BUILT", "FieldFilter"]
 

@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from tidemill.core.account import NO_ACCOUNT, Account
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
+from tidemill.core.field_path import field_path
 from tidemill.core.requests import ChatRequest, CompletionRequest, Prompt
 from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingOptions
 from tidemill.core.tools import ToolUse
 from tidemill.serve.body import parse_object
 from tidemill.serve.deadline import seconds_within
 from tidemill.serve.fields import FieldFilter
-from tidemill.serve.paths import field_path
 from tidemill.serve.structured import GRAMMAR_FIELDS, grammar_of
 from tidemill.serve.tools import tool_use
 

@@ -14,8 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidemill.core.errors import InvalidRequest
+from tidemill.core.field_path import field_path
 from tidemill.core.grammar import Grammar
 from tidemill.core.mask import mask_bytes
+from tidemill.text.json_schema import fault_place, tidied
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -34,14 +36,18 @@ _STATES: Final = 20_000
 class GrammarState:
     """Where a text stands in a grammar. Token by token, and back."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, end_tokens: frozenset[int]) -> None:
+    def __init__(self, matcher: LLMatcher, vocab_size: int, end_tokens: frozenset[int], name: str) -> None:
+        """``name``: what the caller called the grammar."""
         self._matcher = matcher
         self._mask_bytes = mask_bytes(vocab_size)
         self._end_tokens = end_tokens
+        self._name = name
 
     def mask(self) -> bytes:
-        """The tokens that may follow (``core.mask``): end tokens where the text may end here."""
-        return self._matcher.compute_bitmask()[: self._mask_bytes]
+        """The tokens that may follow (``core.mask``): end tokens where the text may end here; none with a problem."""
+        mask = self._matcher.compute_bitmask()[: self._mask_bytes]
+        # Where the parser has given up, it would have the text end.
+        return bytes(self._mask_bytes) if self._matcher.is_error() else mask
 
     def consume(self, tokens: Sequence[int]) -> int:
         """Take tokens, as many as may follow; how many that were."""
@@ -49,7 +55,7 @@ class GrammarState:
 
     def go_back(self, count: int) -> None:
         """Take back the last ``count`` tokens."""
-        if count and not self._matcher.rollback(count):
+        if count and not self._matcher.rollback(count) and not self.problem:
             raise RuntimeError(f"the grammar cannot go back: {self._matcher.get_error()}")
 
     def forced(self) -> list[int]:
@@ -59,7 +65,13 @@ class GrammarState:
     @property
     def over(self) -> bool:
         """True if nothing may follow but the end."""
-        return self._matcher.is_stopped()
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    @property
+    def problem(self) -> str:
+        """Why the text cannot go on though it fits: the grammar needs more than one may spend. Else empty. There is
+        no way back from it."""
+        return f"{self._name}: {_line(self._matcher.get_error())}" if self._matcher.is_error() else ""
 
 
 class Grammars:
@@ -86,7 +98,7 @@ class Grammars:
                 self._kept[grammar] = matcher
                 if len(self._kept) > KEPT_GRAMMARS:
                     self._kept.popitem(last=False)
-        return GrammarState(matcher.deep_copy(), self._vocab_size, frozenset(self._end_tokens))
+        return GrammarState(matcher.deep_copy(), self._vocab_size, frozenset(self._end_tokens), grammar.name)
 
     def ready(self, grammar: Grammar) -> bool:
         """True if ``state`` has nothing to compile."""
@@ -100,15 +112,30 @@ class Grammars:
             raise InvalidRequest(f"{grammar.name}: this model has no end token to end with", param=grammar.name)
         try:
             source = _SOURCES[grammar.kind](grammar)
+        except InvalidRequest:
+            raise
         except Exception as error:  # the library's own kinds, and RecursionError
-            raise InvalidRequest(f"{grammar.name}: {_line(str(error))}", param=grammar.name) from error
+            raise _refused(grammar, str(error)) from error
         matcher = LLMatcher(self._vocabulary_of(), source, log_level=0, limits=_limits())
         if matcher.is_error():
-            raise InvalidRequest(f"{grammar.name}: {_line(matcher.get_error())}", param=grammar.name)
+            raise _refused(grammar, matcher.get_error(), self._schema_fault(grammar))
         matcher.compute_bitmask()  # the first one builds most of the lexer's states
         if matcher.is_error():
-            raise InvalidRequest(f"{grammar.name}: {_line(matcher.get_error())}", param=grammar.name)
+            raise _refused(grammar, matcher.get_error())
         return matcher
+
+    def _schema_fault(self, grammar: Grammar) -> str:
+        """The place in a schema of what the parser refuses, as a path; of other grammars there is none."""
+        from llguidance import LLMatcher
+
+        if grammar.kind != "json_schema":
+            return ""
+
+        def refusal(schema: dict[str, object]) -> str | None:
+            matcher = LLMatcher(self._vocabulary_of(), _json_grammar(schema), log_level=0, limits=_limits())
+            return matcher.get_error() if matcher.is_error() else None
+
+        return field_path(fault_place(_schema(grammar), refusal))
 
     def _vocabulary_of(self) -> LLTokenizer:
         with self._lock:
@@ -155,10 +182,14 @@ def _json_object(grammar: Grammar) -> str:
 
 
 def _json_schema(grammar: Grammar) -> str:
+    return _json_grammar(_schema(grammar))
+
+
+def _schema(grammar: Grammar) -> dict[str, object]:
     schema = json.loads(grammar.source)
     if not isinstance(schema, dict | bool):
         raise ValueError("a JSON schema is an object, or true or false")
-    return _json_grammar(schema if isinstance(schema, dict) else {} if schema else {"not": {}})
+    return tidied(schema if isinstance(schema, dict) else {} if schema else {"not": {}}, name=grammar.name)
 
 
 def _json_grammar(schema: dict[str, object]) -> str:
@@ -206,7 +237,13 @@ _SOURCES: Final[dict[str, Callable[[Grammar], str]]] = {
 }
 
 
+def _refused(grammar: Grammar, reason: str, place: str = "") -> InvalidRequest:
+    """``place``: where in the grammar's source, as a path."""
+    where = f"{grammar.name}.{place}" if place else grammar.name
+    return InvalidRequest(f"{where}: {_line(reason)}", param=where)
+
+
 def _line(message: str) -> str:
     """One line that is not too long."""
-    first = " ".join(message.split())
+    first = " ".join(message.replace("<non-verbose/>", "").split())
     return first if len(first) <= 240 else first[:237] + "..."

@@ -7,7 +7,7 @@ token can be asked for.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from tidemill.core.errors import InvalidRequest
 from tidemill.core.grammar import Grammar
 from tidemill.core.tools import Tool, ToolUse
 from tidemill.text.answers.reasoning import Thinking
+from tidemill.text.json_schema import tidied
 
 __all__ = ["CallSyntax", "call_grammar"]
 
@@ -81,9 +82,10 @@ def _symbol(part: str, tool: int | None, tools: Sequence[Tool], token_of: Callab
 
 
 def _schema(tool: Tool) -> str:
-    schema: Mapping[str, Any] = tool.parameters or {"type": "object"}
+    schema: dict[str, Any] = json.loads(json.dumps(tool.parameters or {"type": "object"}))
     if "x-guidance" in schema:
         raise InvalidRequest(f"the parameters of {tool.name} have a keyword x-guidance", param="tools")
+    schema = tidied(schema, name="tools")
     # White space between JSON's marks is bounded, or a model could fill its answer with it.
     options = {"x-guidance": {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,24}"}}
     return json.dumps({"type": "object", **schema, **options})
