@@ -156,7 +156,10 @@ class LLM:
         config = replace(config, model=located(config.model))
         source = load_text_source(config.model.path, config.model.chat_template)
         text = ModelText.from_source(
-            source, merge_turns=config.model.merge_turns, answer_parser=config.model.answer_parser
+            source,
+            merge_turns=config.model.merge_turns,
+            answer_parser=config.model.answer_parser,
+            strict_tools=config.model.strict_tools,
         )
         self._start(build_loop(config), text)
 

@@ -16,6 +16,7 @@ from tidemill.text.answers.reasoning import THINKING
 SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
 TIDE = {"type": "function", "function": {"name": "tide", "description": "Height.", "parameters": SCHEMA}}
 WIND = {"type": "function", "function": {"name": "wind"}}
+STRICT = {"type": "function", "function": {"name": "wind", "parameters": SCHEMA, "strict": True}}
 HI = [{"role": "user", "content": "Hi"}]
 
 
@@ -170,8 +171,46 @@ async def test_an_answer_that_has_to_call_is_kept_to_the_functions(http, choice)
     assert grammar.kind == "calls"
     assert '"tide"' in grammar.source
     assert ('"wind"' in grammar.source) == (choice == "required")
-    assert json.dumps(SCHEMA["properties"]) in grammar.source
+    assert json.dumps(SCHEMA["properties"], separators=(",", ":")) in grammar.source
     assert body["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("fields", [{}, {"tool_choice": "auto"}, {"parallel_tool_calls": False}])
+async def test_strict_functions_are_kept_to_their_schemas_wherever_they_are_called(http, fields):
+    async with http(list(b"ok"), text=toy()) as served:
+        for tools in ([TIDE], [STRICT, TIDE], [{**TIDE, "function": {**TIDE["function"], "strict": False}}]):
+            assert (await served.chat(tools=tools, **fields)).status_code == 200
+        none, some, free = (request.sampling.grammar for request in served.engine.requests)
+    assert none is None
+    assert free is None
+    assert some.kind == "calls"
+    assert json.dumps(SCHEMA["properties"], separators=(",", ":")) in some.source
+
+
+@pytest.mark.parametrize("answer", ['{"height": 4}', call()])
+async def test_tools_and_a_response_format_together(serve, answer):
+    """Either of the two; what is no call is content."""
+    schema = {"type": "object", "properties": {"height": {"type": "integer"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "tide", "schema": schema}}
+    async with serve(list(answer.encode()), text=toy()) as served, client_of(served) as client:
+        said, _ = await whole_and_streamed(client, response_format=wanted)
+        required, _ = await whole_and_streamed(client, response_format=wanted, tool_choice="required")
+        grammars = [request.sampling.grammar for request in served.engine.requests]
+    called = answer.startswith("<tool_call>")
+    expected = ("", "", [("tide", '{"place": "Brest"}')], "tool_calls") if called else (answer, "", [], "stop")
+    assert said == required == [expected]
+    assert ["height" in grammar.source for grammar in grammars] == [True, True, False, False]
+
+
+async def test_anthropics_strict_tools_are_kept_to_their_schemas(http):
+    async with http(list(b"ok"), text=toy()) as served:
+        for strict, status in ((True, 200), (False, 200), ("yes", 400)):
+            tool = {"name": "tide", "input_schema": SCHEMA, "strict": strict}
+            body = {"max_tokens": 9, "messages": HI, "tools": [tool]}
+            assert (await served.client.post("/v1/messages", json=body)).status_code == status
+        strict, free = (request.sampling.grammar for request in served.engine.requests)
+    assert strict.kind == "calls"
+    assert free is None
 
 
 async def test_anthropics_client_with_a_tool(serve):
@@ -231,7 +270,7 @@ async def test_anthropics_client_with_a_tool(serve):
         ({"tools": [WIND], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [WIND], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
-        ({"tools": [WIND], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [STRICT], "ignore_eos": True}, "ignore_eos"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"function_call": {"name": "f"}}, "function_call"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),

@@ -64,7 +64,12 @@ def _serve(model: Model, config: ModelConfig, door: ServerConfig, engine: Proces
     from tidemill.serve.metrics import PrometheusMetrics
     from tidemill.serve.server import Example, run
 
-    text = ModelText.from_source(model.text, merge_turns=config.merge_turns, answer_parser=config.answer_parser)
+    text = ModelText.from_source(
+        model.text,
+        merge_turns=config.merge_turns,
+        answer_parser=config.answer_parser,
+        strict_tools=config.strict_tools,
+    )
     if model.embedding is not None:
         print(f"note: {model.name} gives vectors of texts: chats and completions are refused", flush=True)
     elif text.chat_problem is not None:

@@ -48,6 +48,9 @@ class ModelConfig:
     ] = "auto"
     """How the model writes calls of tools; auto: as its chat template tells, which marks of reasoning are known from as
     well; none: answers are given as they are."""
+    strict_tools: bool = False
+    """Functions that do not say whether they are strict are so: where the model itself opens a call of one, a grammar
+    keeps the arguments to its schema."""
     pooling: Literal["auto", "mean", "cls", "last"] = "auto"
     """Makes vectors of texts instead of answers: the mean of a text's tokens, its first or its last one; auto: as the
     model's files say (sentence-transformers' modules.json, or the GGUF key pooling_type), mean for other encoders."""

@@ -23,7 +23,8 @@ class Grammar:
 
     kind: GrammarKind
     source: str = ""
-    """The schema as JSON, the expression, the texts as a JSON list, or the rules; empty for json_object."""
+    """The schema as JSON, the expression, the texts as a JSON list, or the rules; empty for json_object; of calls a
+    CallRules as JSON."""
     name: str = "grammar"
 
     @classmethod

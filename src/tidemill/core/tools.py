@@ -18,6 +18,11 @@ class Tool:
     """The JSON schema of its arguments, an object; empty: any object."""
     shown: Mapping[str, Any]
     """What the chat template is given: the tool as the caller described it."""
+    strict: bool | None = None
+    """True: arguments are kept to the schema wherever it is called; False: nowhere; None: where an answer has to call,
+    else as the setting ``strict_tools`` says."""
+    place: str = "tools"
+    """Where its schema stands in the request, for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,11 @@ class ToolUse:
     def callable(self) -> tuple[Tool, ...]:
         """The tools that the answer may call."""
         return tuple(tool for tool in self.tools if self.name in (None, tool.name))
+
+    @property
+    def several(self) -> bool:
+        """Whether an answer may have more than one call."""
+        return self.parallel and self.name is None
 
     @property
     def shown(self) -> list[Mapping[str, Any]]:

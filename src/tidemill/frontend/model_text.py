@@ -26,13 +26,22 @@ class ModelText:
 
     @classmethod
     def from_source(
-        cls, source: TextSource, *, merge_turns: bool = False, answer_parser: AnswerFormName = "auto"
+        cls,
+        source: TextSource,
+        *,
+        merge_turns: bool = False,
+        answer_parser: AnswerFormName = "auto",
+        strict_tools: bool = False,
     ) -> ModelText:
         """Raises ModelLoadError for a tokenizer that cannot be built; a bad template is told by ``chat_problem``."""
         tokenizer = build_tokenizer(source)
         chat = build_chat_encoder(source, tokenizer, merge_turns=merge_turns)
         form = build_answer_form(
-            source.chat_templates, reads=chat.reads, token_of=tokenizer.control_token, parser=answer_parser
+            source.chat_templates,
+            reads=chat.reads,
+            token_of=tokenizer.control_token,
+            parser=answer_parser,
+            strict_tools=strict_tools,
         )
         return cls(tokenizer, chat, form)
 

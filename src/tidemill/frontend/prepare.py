@@ -98,12 +98,15 @@ class Preparer:
         return {**request.template_options, name: effort}
 
     def _kept_to_calls(self, request: ChatRequest, prompt: Sequence[int], sampling: SamplingOptions) -> SamplingOptions:
-        """The options of an answer that has to call, which a grammar keeps to that."""
+        """The options of an answer with tools, which a grammar keeps to what it may be."""
         use, form = request.tool_use, self._text.answer_form
-        if not use.tools or use.choice == "auto":
+        if not use.tools:
             return sampling
         opened = form.opened(prompt_end(prompt, self._text, form.marks(use)))
-        return replace(sampling, grammar=form.grammar(use, opened=opened))
+        grammar = form.grammar(use, opened=opened, answer=sampling.grammar)
+        if grammar is not None and use.choice == "auto" and sampling.ignore_eos:
+            raise InvalidRequest("ignore_eos: an answer with strict functions ends at an end token", param="ignore_eos")
+        return replace(sampling, grammar=grammar)
 
     async def _prompt(self, prompt: Prompt, *, echo: bool) -> tuple[Sequence[int], str]:
         """Token ids, and the text that the answer repeats."""

@@ -137,7 +137,8 @@ def _result(block: Mapping[str, Any], at: str) -> dict[str, Any]:
 def _of_kind(block: Mapping[str, Any], name: str, kind: type[Any], at: str) -> Any:
     value = block.get(name)
     if not isinstance(value, kind):
-        raise InvalidRequest(f"{at}.{name} must be {'text' if kind is str else 'an object'}", param=f"{at}.{name}")
+        said = {str: "text", bool: "true or false"}.get(kind, "an object")
+        raise InvalidRequest(f"{at}.{name} must be {said}", param=f"{at}.{name}")
     return value
 
 
@@ -193,6 +194,8 @@ def _tool(tool: Any, at: str) -> dict[str, Any]:
     function = {"name": _of_kind(tool, "name", str, at), "parameters": _of_kind(tool, "input_schema", dict, at)}
     if tool.get("description") is not None:
         function["description"] = _of_kind(tool, "description", str, at)
+    if tool.get("strict") is not None:
+        function["strict"] = _of_kind(tool, "strict", bool, at)
     return {"type": "function", "function": function}
 
 

@@ -225,14 +225,7 @@ class _ChatBody(_Body):
 
     def tool_use(self) -> ToolUse:
         """What the answer may call."""
-        use = tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls)
-        if use.tools:
-            for name in GRAMMAR_FIELDS:
-                if getattr(self, name) not in (None, "", {"type": "text"}):
-                    raise InvalidRequest(
-                        f"{name} and tools both say how the answer looks: send one, or tool_choice none", param=name
-                    )
-        return use
+        return tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls)
 
 
 class _CompletionBody(_Body):

@@ -83,7 +83,13 @@ def _tool(value: Any, at: str) -> Tool:
     if parameters.get("type", "object") != "object":
         field = f"{inner}.parameters.type"
         raise InvalidRequest(f"{field} must be object, not {_shown(parameters['type'])}", param=field)
-    return Tool(name=name, parameters=parameters, shown={"type": "function", "function": given})
+    return Tool(
+        name=name,
+        parameters=parameters,
+        shown={"type": "function", "function": given},
+        strict=function.get("strict"),
+        place=f"{inner}.parameters",
+    )
 
 
 def _choice(value: Any, tools: Sequence[Tool]) -> tuple[str, str | None]:

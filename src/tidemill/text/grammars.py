@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from tidemill.core.errors import InvalidRequest
 from tidemill.core.field_path import field_path
 from tidemill.core.grammar import Grammar
 from tidemill.core.mask import mask_bytes
+from tidemill.text.answers.call_rules import ANSWER, CONTROL, ArgumentsSchema, CallRules
 from tidemill.text.json_schema import fault_place, tidied
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Grammars:
         self._end_tokens = tuple(end_tokens)
         self._lock = threading.Lock()
         self._vocabulary: LLTokenizer | None = None
+        self._controls: tuple[int, ...] = ()
         self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
 
     def state(self, grammar: Grammar) -> GrammarState:
@@ -110,37 +112,55 @@ class Grammars:
 
         if not self._end_tokens:
             raise InvalidRequest(f"{grammar.name}: this model has no end token to end with", param=grammar.name)
+        vocabulary = self._vocabulary_of()
         try:
-            source = _SOURCES[grammar.kind](grammar)
+            source = self._source(grammar)
         except InvalidRequest:
             raise
         except Exception as error:  # the library's own kinds, and RecursionError
-            raise _refused(grammar, str(error)) from error
-        matcher = LLMatcher(self._vocabulary_of(), source, log_level=0, limits=_limits())
+            raise _refused(grammar.name, str(error)) from error
+        matcher = LLMatcher(vocabulary, source, log_level=0, limits=_limits())
         if matcher.is_error():
-            raise _refused(grammar, matcher.get_error(), self._schema_fault(grammar))
+            raise self._fault(grammar) or _refused(grammar.name, matcher.get_error())
         matcher.compute_bitmask()  # the first one builds most of the lexer's states
         if matcher.is_error():
-            raise _refused(grammar, matcher.get_error())
+            raise _refused(grammar.name, matcher.get_error())
         return matcher
 
-    def _schema_fault(self, grammar: Grammar) -> str:
-        """The place in a schema of what the parser refuses, as a path; of other grammars there is none."""
+    def _source(self, grammar: Grammar) -> str:
+        """A grammar as the library reads it."""
+        if grammar.kind == "calls":
+            return _calls(CallRules.of(grammar), self._controls)
+        return _SOURCES[grammar.kind](grammar)
+
+    def _fault(self, grammar: Grammar) -> InvalidRequest | None:
+        """Why a grammar is refused, with the place in the request of the schema that it has this from; None: from none
+        of its own, nor from the answer that stands beside its calls."""
+        for kept in _schemas(grammar):
+            said = self._refusal(kept.schema)
+            if said is not None:
+                return _refused(kept.place, said, tool=kept.tool, within=fault_place(kept.schema, self._refusal))
+        answer = CallRules.of(grammar).answer if grammar.kind == "calls" else None
+        said = None if answer is None else self._wrong(_SOURCES[answer.kind](answer))
+        return None if said is None or answer is None else _refused(answer.name, said)
+
+    def _refusal(self, schema: dict[str, Any]) -> str | None:
+        """Why a schema is refused by itself; None if it is not."""
+        return self._wrong(_json_grammar(schema))
+
+    def _wrong(self, source: str) -> str | None:
+        """What is wrong with a grammar as the library reads it."""
         from llguidance import LLMatcher
 
-        if grammar.kind != "json_schema":
-            return ""
-
-        def refusal(schema: dict[str, object]) -> str | None:
-            matcher = LLMatcher(self._vocabulary_of(), _json_grammar(schema), log_level=0, limits=_limits())
-            return matcher.get_error() if matcher.is_error() else None
-
-        return field_path(fault_place(_schema(grammar), refusal))
+        matcher = LLMatcher(self._vocabulary_of(), source, log_level=0, limits=_limits())
+        return matcher.get_error() if matcher.is_error() else None
 
     def _vocabulary_of(self) -> LLTokenizer:
         with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = _vocabulary(self._tokenizer(), self._vocab_size, self._end_tokens)
+                cutter = _Cutter(self._tokenizer(), self._vocab_size, self._end_tokens)
+                self._controls = tuple(set(cutter.special_token_ids) - set(self._end_tokens))
+                self._vocabulary = _vocabulary(cutter, self._vocab_size, self._end_tokens)
             return self._vocabulary
 
 
@@ -163,10 +183,9 @@ class _Cutter:
         return self._tokenizer.encode(whole, add_bos=False)
 
 
-def _vocabulary(tokenizer: Tokenizer, vocab_size: int, end_tokens: Sequence[int]) -> LLTokenizer:
+def _vocabulary(cutter: _Cutter, vocab_size: int, end_tokens: Sequence[int]) -> LLTokenizer:
     from llguidance import LLTokenizer, TokenizerWrapper
 
-    cutter = _Cutter(tokenizer, vocab_size, end_tokens)
     return LLTokenizer(TokenizerWrapper(cutter), n_vocab=vocab_size, eos_token=list(end_tokens))
 
 
@@ -220,27 +239,54 @@ def _lark(grammar: Grammar) -> str:
     return LLMatcher.grammar_from_lark(any_to_lark(grammar.source))
 
 
-def _calls(grammar: Grammar) -> str:
-    """Rules made here (``text.answers.call_grammar``), which are no other dialect."""
-    from llguidance import LLMatcher
-
-    return LLMatcher.grammar_from_lark(grammar.source)
-
-
 _SOURCES: Final[dict[str, Callable[[Grammar], str]]] = {
     "json_object": _json_object,
     "json_schema": _json_schema,
     "regex": _regex,
     "choice": _choice,
     "lark": _lark,
-    "calls": _calls,
 }
 
 
-def _refused(grammar: Grammar, reason: str, place: str = "") -> InvalidRequest:
-    """``place``: where in the grammar's source, as a path."""
-    where = f"{grammar.name}.{place}" if place else grammar.name
-    return InvalidRequest(f"{where}: {_line(reason)}", param=where)
+def _calls(calls: CallRules, controls: Sequence[int]) -> str:
+    """The rules, with what they name: schemas, control tokens, and another answer as a grammar of its own."""
+    lines = [calls.rules]
+    for rule, kept in calls.schemas.items():
+        guided = {**kept.schema, "x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
+        lines.append(f"{rule}: %json {json.dumps(guided)}")
+    free = sorted(set(controls) - set(calls.closed))
+    lines.append(f"{CONTROL}: <[{','.join(map(str, free))}]>" if free else f"{CONTROL}: NOTHING\nNOTHING: /a/ & /b/")
+    if calls.answer is None:
+        return "\n".join(lines)
+    lines.append(f"{ANSWER}: @{ANSWER}")
+    grammars = [{"name": "calls", "lark_grammar": "\n".join(lines)}]
+    try:
+        source = _SOURCES[calls.answer.kind](calls.answer)
+    except InvalidRequest:
+        raise
+    except Exception as error:
+        raise _refused(calls.answer.name, str(error)) from error
+    other = json.loads(source)["grammars"][0] if source.startswith("{") else {"lark_grammar": source}
+    return json.dumps({"grammars": [*grammars, {**other, "name": ANSWER}]})
+
+
+def _schemas(grammar: Grammar) -> Iterator[ArgumentsSchema]:
+    """The schemas in a grammar."""
+    match grammar.kind:
+        case "json_schema":
+            yield ArgumentsSchema(schema=_schema(grammar), tool="", place=grammar.name)
+        case "calls":
+            calls = CallRules.of(grammar)
+            yield from calls.schemas.values()
+            if calls.answer is not None:
+                yield from _schemas(calls.answer)
+
+
+def _refused(name: str, reason: str, *, tool: str = "", within: Sequence[str | int] = ()) -> InvalidRequest:
+    """``within``: where in what has that name; ``tool``: whose schema it is."""
+    where = f"{name}.{field_path(within)}" if within else name
+    whose = f" (function {tool!r})" if tool else ""
+    return InvalidRequest(f"{where}{whose}: {_line(reason)}", param=where)
 
 
 def _line(message: str) -> str:

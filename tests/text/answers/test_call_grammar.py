@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import jsonschema
 import pytest
 
 from tests.text.tiny_text import json_source
 from tidemill.core.errors import InvalidRequest
+from tidemill.core.grammar import Grammar
 from tidemill.core.mask import allows
 from tidemill.core.tools import Tool, ToolUse
 from tidemill.text.answers.form import AnswerForm
@@ -86,10 +88,101 @@ def test_a_mark_that_is_a_control_token_is_asked_for_as_that_token():
     assert [token for token in range(TOKENIZER.vocab_size) if allows(mask, token)] == [1]
 
 
-@pytest.mark.parametrize("schema", [{"not": {}}, {"x-guidance": {}}, {"properties": {"a": {"type": "whole"}}}])
-def test_a_schema_that_cannot_be_kept_is_refused_by_name(schema):
+DEEP = {"$defs": {"knot": {"type": "object", "properties": {"a b": {"type": "array", "uniqueItems": True}}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "said"),
+    [
+        ({"not": {}}, "", "not"),
+        ({"x-guidance": {}}, "", "x-guidance"),
+        ({"properties": {"a": {"type": "whole"}}}, ".properties.a", "whole"),
+        ({"properties": {"a": "text"}}, "", "schema must be an object"),
+        ({"properties": {"a": {"$ref": "#/$defs/no"}}}, ".properties.a", "does not exist"),
+        ({"properties": {"a": {"anyOf": [{}, {"if": {}}]}}}, ".properties.a.anyOf[1]", '"if"'),
+        ({"properties": {"a": {"items": {"pattern": "(?<=a)b"}}}}, ".properties.a.items", "look-around"),
+        ({**DEEP, "properties": {"k": {"$ref": "#/$defs/knot"}}}, ".properties.k", "uniqueItems"),
+    ],
+)
+def test_a_schema_that_cannot_be_kept_is_refused_by_function_path_and_keyword(schema, path, said):
     form = AnswerForm(name="hermes")
-    use = ToolUse(tools=(Tool(name="f", parameters=schema, shown={}),), choice="required")
-    with pytest.raises(InvalidRequest) as error:
-        Grammars(lambda: TOKENIZER, TOKENIZER.vocab_size, [2]).state(form.grammar(use, opened=False))
-    assert error.value.param == "tools"
+    right = Tool(name="g", parameters=SCHEMA, shown={}, place="tools[0].function.parameters")
+    wrong = Tool(name="f", parameters=schema, shown={}, place="tools[1].function.parameters")
+    for use in (
+        ToolUse(tools=(right, wrong), choice="required"),
+        ToolUse(tools=(right, wrong), choice="required", name="f"),
+        ToolUse(tools=(right, replace(wrong, strict=True))),
+    ):
+        with pytest.raises(InvalidRequest, match=said) as error:
+            Grammars(lambda: TOKENIZER, TOKENIZER.vocab_size, [2]).state(form.grammar(use, opened=False))
+        assert error.value.param == f"tools[1].function.parameters{path}"
+        assert error.value.message.startswith(error.value.param)
+        assert "'f'" in error.value.message
+        assert "%json" not in error.value.message
+        assert "\n" not in error.value.message
+
+
+def test_strict_false_leaves_the_arguments_of_a_required_call_free():
+    free = Tool(name="f", parameters={"not": {}}, shown={}, strict=False)
+    use = ToolUse(tools=(TIDE, free), choice="required")
+    state = Grammars(lambda: TOKENIZER, TOKENIZER.vocab_size, [2]).state(
+        AnswerForm(name="hermes").grammar(use, opened=False)
+    )
+    ids = TOKENIZER.encode('<tool_call>\n{"name": "f", "arguments": {"anything": [1]}}\n</tool_call>', add_bos=False)
+    assert state.consume(ids) == len(ids)
+
+
+ANSWERS = {
+    "json": (Grammar.json_schema(SCHEMA, name="response_format"), '{"n": 4, "unit": "m"}', '{"n": 4, "unit": "in"}'),
+    "object": (Grammar.json_object(name="response_format"), '{"name": "tide", "x": 1}', "[1]"),
+    "choice": (Grammar.choice(["yes", "no"], name="guided_choice"), "yes", "maybe"),
+    "regex": (Grammar.regex("[ab]{3}", name="guided_regex"), "aba", "abc"),
+    "lark": (Grammar.lark('start: "x" | "(" start ")"', name="grammar"), "((x))", "((y))"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+@pytest.mark.parametrize("name", ["hermes", "llama3", "mistral", "pythonic", "deepseek", "gemma", "harmony"])
+def test_an_answer_is_either_a_call_or_what_it_has_to_be(name, kind):
+    form = AnswerForm(name=name, token_of=TOKENIZER.control_token)
+    answer, right, wrong = ANSWERS[kind]
+    end = TOKENIZER.token_id("<|im_end|>")
+    grammars = Grammars(lambda: TOKENIZER, TOKENIZER.vocab_size, [end])
+    use = ToolUse(tools=(TIDE, NOTHING))
+    bad = "Hello" if (name, kind) == ("llama3", "object") else BAD_CALLS[name]  # there it is an object like others
+    for text, taken in ((right, True), (wrong, False), ("Hello", False), (CALLS[name], True), (bad, False)):
+        state = grammars.state(form.grammar(use, opened=False, answer=answer))
+        ids = TOKENIZER.encode(text, add_bos=False)
+        done = state.consume(ids) == len(ids) and (state.over or allows(state.mask(), end))
+        assert done == taken, text
+        if text == CALLS[name]:
+            parser = form.parser(use, opened=False)
+            calls = [piece.call for piece in parser.push(text) + parser.finish() if piece.call]
+            assert [(call.name, json.loads(call.arguments)) for call in calls] == [("tide", {"n": 4, "unit": "m"})]
+
+
+CALLS = {
+    "hermes": '<tool_call>\n{"name": "tide", "arguments": {"n": 4, "unit": "m"}}\n</tool_call>',
+    "llama3": '{"name": "tide", "parameters": {"n": 4, "unit": "m"}}',
+    "mistral": '[TOOL_CALLS] [{"name": "tide", "arguments": {"n": 4, "unit": "m"}}]',
+    "pythonic": "[tide(n=4, unit='m')]",
+    "deepseek": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tide<｜tool▁sep｜>"
+    '{"n": 4, "unit": "m"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "gemma": "<start_function_call>call:tide{n:4,unit:<escape>m<escape>}<end_function_call>",
+    "harmony": '<|channel|>commentary to=functions.tide <|constrain|>json<|message|>{"n": 4, "unit": "m"}',
+}
+BAD_CALLS = {name: call.replace("4", '"4"') for name, call in CALLS.items()}
+
+
+def test_what_is_wrong_with_the_other_answer_is_said_of_its_own_field():
+    use = ToolUse(tools=(TIDE,))
+    for answer, param in (
+        (Grammar.json_schema({"properties": {"a": {"not": {}}}}, name="response_format"), ".properties.a"),
+        (Grammar.regex("a(", name="guided_regex"), ""),
+        (Grammar.lark('start: "a" b', name="grammar"), ""),
+    ):
+        with pytest.raises(InvalidRequest) as error:
+            Grammars(lambda: TOKENIZER, TOKENIZER.vocab_size, [2]).state(
+                AnswerForm(name="hermes").grammar(use, opened=False, answer=answer)
+            )
+        assert error.value.param == answer.name + param

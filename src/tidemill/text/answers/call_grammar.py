@@ -1,28 +1,42 @@
-"""Grammars of answers that are calls: names and schemas of the functions in a format's own syntax.
-
-In llguidance's dialect of Lark; ``%json`` is a JSON schema, ``<[7]>`` the token with that id, which is how a control
-token can be asked for.
-"""
+"""Grammars of answers that are calls: names and schemas of the functions in a format's own syntax."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
-from tidemill.core.errors import InvalidRequest
 from tidemill.core.grammar import Grammar
 from tidemill.core.tools import Tool, ToolUse
+from tidemill.text.answers.call_rules import ANSWER, RuleWriter, TokenOf
 from tidemill.text.answers.reasoning import Thinking
-from tidemill.text.json_schema import tidied
 
-__all__ = ["CallSyntax", "call_grammar"]
+__all__ = [
+    "ARGUMENTS",
+    "NAME",
+    "NAME_TEXT",
+    "CallSyntax",
+    "Kept",
+    "OnlyCalls",
+    "call_grammar",
+    "write_call",
+    "written_calls",
+]
+
+NAME: Final = "\0name"
+NAME_TEXT: Final = "\0name text"
+ARGUMENTS: Final = "\0arguments"
+Kept = Sequence[bool]
+"""Per function of ``use.callable``: whether its arguments are kept to its schema."""
+OnlyCalls = Callable[[RuleWriter, ToolUse, Kept], str]
+"""Writes the rules of one format, and returns what an answer is that is nothing but calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
-    """How calls are written. Each part is a row of literals and marks; NAME and ARGUMENTS stand for those of a call."""
+    """How calls are written. Each part is a row of literals and marks. NAME, NAME_TEXT (in quotes) and ARGUMENTS stand
+    for those of a call."""
 
     call: tuple[str, ...]
     first: tuple[str, ...] = ()
@@ -31,61 +45,47 @@ class CallSyntax:
     """Between two calls; None: there is only one."""
     last: tuple[str, ...] = ()
     """Behind the last call."""
-    trigger: str | None = None
-    """The text that begins a call in the midst of an answer."""
-
-
-NAME, ARGUMENTS = "\0name", "\0arguments"
 
 
 def call_grammar(
-    syntax: CallSyntax,
+    calls: OnlyCalls,
     use: ToolUse,
     *,
-    token_of: Callable[[str], int | None],
+    token_of: TokenOf,
     thinking: Thinking | None,
+    answer: Grammar | None = None,
 ) -> Grammar:
-    """The answers that are calls of ``use.callable``, one or several. ``token_of``: the id of a text that is a control
-    token. ``thinking``: the answer begins within reasoning, which comes to its end first."""
-
-    def row(parts: Sequence[str], tool: int | None = None) -> str:
-        return " ".join(_symbol(part, tool, use.callable, token_of) for part in parts)
-
-    rules = [f"call_{i}: {row(syntax.call, i)}" for i in range(len(use.callable))]
-    rules += [f"arguments_{i}: %json {_schema(tool)}" for i, tool in enumerate(use.callable)]
-    rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(use.callable))))
-    calls = "call"
-    if use.parallel and use.name is None and syntax.between is not None:
-        rules.append(f"further: {row(syntax.between)} call")
-        calls = "call further*"
-    begin = ""
+    """The answers that are calls of ``use.callable``, or else what ``answer`` has. ``thinking``: they begin within
+    reasoning, which comes to its end first. Raises InvalidRequest if it is too large."""
+    write = RuleWriter(token_of)
+    start = [calls(write, use, [tool.strict is not False for tool in use.callable])]
+    if answer is not None:
+        start.append(ANSWER)
     if thinking is not None:
-        begin = "thought "
-        close = token_of(thinking.close)
-        if close is None:
-            rules += [f"thought_end[lazy]: THOUGHT {json.dumps(thinking.close)}", "thought: thought_end SPACE"]
-        else:
-            rules += [f"thought: THOUGHT <[{close}]> SPACE"]
-        rules += [r"THOUGHT: /(.|\n)*/", r"SPACE: /[ \n]{0,2}/"]
-    rules.insert(0, f"start: {begin}{row(syntax.first)} {calls} {row(syntax.last)}")
-    return Grammar(kind="calls", source="\n".join(rules), name="tools").checked()
+        before = write.thought(thinking)
+        start = [f"{before} {one}" for one in start]
+    return write.rules(start, answer).grammar()
 
 
-def _symbol(part: str, tool: int | None, tools: Sequence[Tool], token_of: Callable[[str], int | None]) -> str:
-    if part == ARGUMENTS:
-        return f"arguments_{tool}"
-    if part == NAME:
-        assert tool is not None
-        return json.dumps(tools[tool].name)
-    token = token_of(part)
-    return json.dumps(part, ensure_ascii=False) if token is None else f"<[{token}]>"
+def written_calls(syntax: CallSyntax) -> OnlyCalls:
+    """Calls in a syntax, one or several."""
+
+    def calls(write: RuleWriter, use: ToolUse, kept: Kept) -> str:
+        rows = []
+        for index, tool in enumerate(use.callable):
+            rows.append(write_call(write, syntax.call, tool, write.arguments(index, tool, kept=kept[index])))
+        call = write.rule("call", *rows)
+        further = ""
+        if use.several and syntax.between is not None:
+            further = write.rule("further", " ".join((*map(write.mark, syntax.between), call))) + "*"
+        first, last = " ".join(map(write.mark, syntax.first)), " ".join(map(write.mark, syntax.last))
+        return f"{first} {call} {further} {last}"
+
+    return calls
 
 
-def _schema(tool: Tool) -> str:
-    schema: dict[str, Any] = json.loads(json.dumps(tool.parameters or {"type": "object"}))
-    if "x-guidance" in schema:
-        raise InvalidRequest(f"the parameters of {tool.name} have a keyword x-guidance", param="tools")
-    schema = tidied(schema, name="tools")
-    # White space between JSON's marks is bounded, or a model could fill its answer with it.
-    options = {"x-guidance": {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,24}"}}
-    return json.dumps({"type": "object", **schema, **options})
+def write_call(write: RuleWriter, parts: Sequence[str], tool: Tool, arguments: str) -> str:
+    """A row of a syntax for one function. ``arguments``: their rule."""
+
+    given = {ARGUMENTS: arguments, NAME: json.dumps(tool.name), NAME_TEXT: json.dumps(f'"{tool.name}"')}
+    return " ".join(given[part] if part in given else write.mark(part) for part in parts)

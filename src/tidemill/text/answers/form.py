@@ -14,8 +14,26 @@ from tidemill.core.errors import UnsupportedParameter
 from tidemill.core.grammar import Grammar
 from tidemill.core.tools import ToolUse
 from tidemill.text.answers import deepseek, gemma, harmony, hermes, llama3, mistral, pythonic
-from tidemill.text.answers.call_grammar import ARGUMENTS, NAME, CallSyntax, call_grammar
+from tidemill.text.answers.call_grammar import (
+    ARGUMENTS,
+    NAME,
+    NAME_TEXT,
+    CallSyntax,
+    OnlyCalls,
+    call_grammar,
+    written_calls,
+)
 from tidemill.text.answers.feed import AnswerParser, Feed, Steps
+from tidemill.text.answers.native_calls import only_gemma, only_pythonic
+from tidemill.text.answers.open_calls import (
+    OpenCalls,
+    gemma_calls,
+    harmony_calls,
+    llama3_calls,
+    marked_calls,
+    open_grammar,
+    pythonic_calls,
+)
 from tidemill.text.answers.plain_json import plain_json
 from tidemill.text.answers.reasoning import THINKING, Thinking, reasoning
 
@@ -58,7 +76,10 @@ _FORMATS: Final = {
     "llama3": _Format(
         read=llama3.llama3,
         marks=(llama3.TAG,),
-        syntax=CallSyntax(call=('{"name": "', NAME, '", "parameters": ', ARGUMENTS, "}")),
+        # Cut as JSON is, so that an answer in JSON may be the other way to go on.
+        syntax=CallSyntax(
+            call=("{", '"name"', ":", " ", NAME_TEXT, ",", " ", '"parameters"', ":", " ", ARGUMENTS, "}")
+        ),
     ),
     "mistral": _Format(
         read=mistral.mistral,
@@ -138,9 +159,12 @@ class AnswerForm:
         template: str = "",
         reads: Collection[str] = (),
         token_of: Callable[[str], int | None] = lambda _: None,
+        strict_tools: bool = False,
     ) -> None:
         """``name``: of the format of calls. ``reads``: the variables that the template reads. ``token_of``: the id of
-        a text that is a control token, else None."""
+        a text that is a control token, else None. ``strict_tools``: functions that do not say whether they are strict
+        are so."""
+        self._strict_tools = strict_tools
         self._format = None if name is None else _FORMATS[name]
         self._name = name
         self._thinking = thinking
@@ -179,23 +203,57 @@ class AnswerForm:
         feed = Feed(trims=bool(use.tools) or self._name == "harmony", most_calls=None if use.parallel else 1)
         return AnswerParser(feed, self._steps(feed, use, opened=opened))
 
-    def grammar(self, use: ToolUse, *, opened: bool) -> Grammar:
-        """What keeps an answer to calls of the functions. Raises InvalidRequest for schemas that are too large."""
+    def grammar(self, use: ToolUse, *, opened: bool, answer: Grammar | None = None) -> Grammar | None:
+        """What keeps an answer with tools to what it may be; None: nothing. ``answer``: what it has to be where it
+        calls nothing. Raises InvalidRequest for schemas that are too large, or cannot be kept to in this format."""
         assert self._format is not None
         thinking = self._thinking if opened else None
-        return call_grammar(self._syntax(), use, token_of=self._token_of, thinking=thinking)
+        if use.choice == "required":
+            only = written_calls(self._syntax() or _PLAIN)
+            return call_grammar(only, use, token_of=self._token_of, thinking=thinking)
+        if answer is not None:
+            return call_grammar(self._only(), use, token_of=self._token_of, thinking=thinking, answer=answer)
+        kept = [self._strict_tools if tool.strict is None else tool.strict for tool in use.callable]
+        if not any(kept):
+            return None
+        return open_grammar(self._opens(), use, kept, token_of=self._token_of, thinking=self._thinking, opened=opened)
 
     def call_id(self) -> str:
         """A new one. Mistral's templates take nothing but nine letters and digits."""
         return secrets.token_hex(5)[:9] if self._name == "mistral" else f"call_{secrets.token_hex(12)}"
 
-    def _syntax(self) -> CallSyntax:
+    def _syntax(self) -> CallSyntax | None:
+        """How calls are written; None: not as JSON."""
         assert self._format is not None
         if self._name == "mistral" and mistral.ARGS in self._template:
             return _NEWER_MISTRAL
         if self._name == "deepseek" and "```json" in self._template:
             return _OLDER_DEEPSEEK
-        return self._format.syntax or _PLAIN
+        return self._format.syntax
+
+    def _only(self) -> OnlyCalls:
+        """Writes answers that are nothing but calls as the model writes them."""
+        syntax = self._syntax()
+        if syntax is not None:
+            return written_calls(syntax)
+        return only_gemma(self._gemma_marks()) if self._name == "gemma" else only_pythonic
+
+    def _opens(self) -> OpenCalls:
+        """Writes answers that may have calls in them."""
+        syntax = self._syntax()
+        match self._name:
+            case "harmony":
+                return harmony_calls
+            case "llama3":
+                return llama3_calls
+            case "deepseek" if syntax is not None:  # what is around the calls is not needed to read one
+                return marked_calls(CallSyntax(call=syntax.call))
+        if syntax is not None:
+            return marked_calls(syntax)
+        return gemma_calls(self._gemma_marks()) if self._name == "gemma" else pythonic_calls
+
+    def _gemma_marks(self) -> gemma.GemmaMarks:
+        return next((marks for marks in gemma.MARKS if marks.open in self._template), gemma.MARKS[0])
 
     def _steps(self, feed: Feed, use: ToolUse, *, opened: bool) -> Steps[None]:
         if self._name == "harmony":
@@ -217,6 +275,7 @@ def build_answer_form(
     reads: Collection[str],
     token_of: Callable[[str], int | None],
     parser: AnswerFormName = "auto",
+    strict_tools: bool = False,
 ) -> AnswerForm:
     """The form of a model's answers, from the texts of its chat templates."""
     if parser == "none":
@@ -224,7 +283,9 @@ def build_answer_form(
     text = "\n".join(templates.values())
     name = _told(text) if parser == "auto" else parser
     thinking = next((marks for marks in THINKING if marks.close in text), None) if name != "harmony" else None
-    return AnswerForm(name=name, thinking=thinking, template=text, reads=reads, token_of=token_of)
+    return AnswerForm(
+        name=name, thinking=thinking, template=text, reads=reads, token_of=token_of, strict_tools=strict_tools
+    )
 
 
 def _told(template: str) -> str | None:

@@ -14,7 +14,7 @@ import re
 from tidemill.text.answers.calls import json_value, named_call
 from tidemill.text.answers.feed import Feed, Marks, Steps
 
-__all__ = ["CHANNEL", "CONSTRAIN", "END", "MESSAGE", "START", "harmony"]
+__all__ = ["CALL", "CHANNEL", "CONSTRAIN", "END", "MESSAGE", "START", "harmony"]
 
 START, END, MESSAGE, CHANNEL = "<|start|>", "<|end|>", "<|message|>", "<|channel|>"
 CONSTRAIN, CALL, RETURN = "<|constrain|>", "<|call|>", "<|return|>"
