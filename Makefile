@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
 
-.PHONY: help setup serve test test-fast test-models test-schemas fuzz check check-python check-native check-aarch64 bench bench-serve golden \
+.PHONY: help setup serve test test-fast test-models test-schemas fuzz check check-python check-native check-aarch64 bench bench-serve bench-ablate golden \
 	golden-write soak wheel wheel-aarch64 wheel-check wheel-check-aarch64 docs clean
 
 help: ## List the commands
@@ -119,6 +119,9 @@ bench: setup ## Measure the executor on this machine, beside other engines that 
 
 bench-serve: setup ## Start a server, load it, print latencies and throughput; the last line is JSON
 	$(BIN)/python benchmarks/serve_bench.py $(BENCH_ARGS)
+
+bench-ablate: setup ## What each strategy brings on this machine, simulated from its step times (BENCH_ARGS=, MODEL=)
+	$(BIN)/tidemill bench ablate "$(or $(MODEL),$$($(BIN)/python scripts/default_model.py))" --simulate $(BENCH_ARGS)
 
 # --- golden values: the only place where torch and transformers appear --------------------------------------------
 
