@@ -26,6 +26,7 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import PlanRow, RowOptions, RowOutputs, StepPlan, StepResult, TokenLogprob
 from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
 from tidemill.engine.loop import EngineLoop
+from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.proposer import Proposer
 from tidemill.executors.protocol import KvPoolSpec
@@ -166,6 +167,8 @@ def make_loop(
     profiler: StepProfiler | None = None,
     copies: bool = True,
     grammars: Any = None,
+    keys: BlockKeys | None = None,
+    kv_events: Any = None,
     **scheduler: object,
 ) -> EngineLoop:
     """A strict loop over a HashExecutor; further names are settings of SchedulerConfig."""
@@ -193,6 +196,8 @@ def make_loop(
         strict=True,
         kv_groups=[f"g{group}" for group in range(groups)],
         grammars=grammars,
+        keys=keys,
+        kv_events=kv_events,
     )
 
 

@@ -148,6 +148,17 @@ class EngineConfig:
     profile_every: int = 0
     """Take the times of every n-th step, by kind of work, for the gauges of /metrics; the start then takes a second
     longer, to measure what the machine can do. 0: never."""
+    kv_events_endpoint: str | None = None
+    """Publish what the prefix cache keeps and drops, token ids included, as vLLM's KV events over ZeroMQ: a port of
+    this machine (5557), tcp://HOST:PORT (tcp://*:5557: everybody who reaches it) or ipc://PATH; default: off."""
+    kv_events_replay_endpoint: str | None = None
+    """Where subscribers ask for messages they missed, in the same form; default: nowhere."""
+    kv_events_topic: str = ""
+    """Topic of the messages, as subscribers filter them."""
+    kv_events_buffer: int = 10_000
+    """Messages that are kept for the replay, and for a subscriber that reads slowly; older ones are lost to them."""
+    kv_events_format: Literal["map", "array"] = "map"
+    """map: events have named fields, as vLLM has them since 0.24; array: fields by place, as before."""
     stuck_seconds: float = 30.0
     """/ready turns false, and new requests are refused with 503, when the engine gives no sign for so long: each step
     is one. After four times as long it is killed and started again."""

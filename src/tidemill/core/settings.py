@@ -46,6 +46,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "drain_seconds": (0, 86400),
     "slow_reader_seconds": (1, 86400),
     "stuck_seconds": (1, 86400),
+    "kv_events_buffer": (1, 2**20),
     "profile_every": (0, 2**31 - 1),
 }
 """Both ends are allowed values."""

@@ -13,7 +13,10 @@ from tidemill.core.config import BLOCK_SIZES, EngineConfig, SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.machine import available_memory, read_machine
 from tidemill.core.tokens import EngineInfo, EngineStats
+from tidemill.engine.kv_events import KvEventCoder
+from tidemill.engine.kv_publisher import KvPublisher, check_kv_events
 from tidemill.engine.loop import EngineLoop
+from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.speed import Speed
 from tidemill.executors.protocol import Executor, KvPoolSpec
@@ -43,6 +46,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     if config.block_size not in BLOCK_SIZES:
         raise ConfigError(f"block_size must be one of {BLOCK_SIZES}, not {config.block_size}", param="block_size")
     check_settings(config.scheduler)
+    check_kv_events(config)
     begin = time.monotonic()
     model = load_model(config.model)
     plan = plan_memory(model, config, available_memory())
@@ -50,6 +54,8 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     pools = plan.pools()
     space = kv_space(pools, model.graph.kv_groups)
     scheduler = Scheduler(_suited(config.scheduler, model), space, copies=True)
+    keys = BlockKeys(space.block_size)
+    kv_events = _kv_publisher(config, keys, space)
     executor = make_executor(fuse(model.graph), model.weights, config.executor)
     executor.allocate_kv(pools)
     if check is not None:
@@ -71,8 +77,18 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         keep_speed=None if config.executor.packed_cache == "off" else _keeper(config, executor.description),
         profiler=_profiler(config, executor),
         kv_groups=[group.name for group in model.graph.kv_groups],
+        keys=keys,
+        kv_events=kv_events,
         grammars=Grammars(lambda: _tokenizer(model), model.vocab_size, model.end_token_ids),
     )
+
+
+def _kv_publisher(config: EngineConfig, keys: BlockKeys, space: KvSpace) -> KvPublisher | None:
+    if config.kv_events_endpoint is None:
+        return None
+    windows = [layout.window for layout in space.layouts]
+    coder = KvEventCoder(keys, block_size=space.block_size, windows=windows, form=config.kv_events_format)
+    return KvPublisher(config, coder.batch)
 
 
 def _suited(config: SchedulerConfig, model: Model) -> SchedulerConfig:

@@ -28,6 +28,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import InvalidRequest, Overloaded
@@ -44,12 +45,13 @@ from tidemill.engine.sequences import EmbeddedSequence, EngineSequence, Generate
 from tidemill.engine.speed import Speed, SpeedMeter
 from tidemill.executors.protocol import Executor
 from tidemill.scheduling.kv.cache import BlockKey
+from tidemill.scheduling.kv.events import CacheEvent
 from tidemill.scheduling.padding import PaddedRow
 from tidemill.scheduling.schedule import Schedule, Share
 from tidemill.scheduling.scheduler import Scheduler
 from tidemill.text.grammars import Grammars
 
-__all__ = ["MAX_FAILURES", "EngineLoop"]
+__all__ = ["MAX_FAILURES", "EngineLoop", "KvEventSink"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +63,18 @@ MAX_FAILURES = 3
 
 def _random_seed() -> int:
     return secrets.randbits(64)
+
+
+class KvEventSink(Protocol):
+    """Tells others what happens in the prefix cache; see ``engine.kv_publisher``."""
+
+    def publish(self, events: Sequence[CacheEvent]) -> None:
+        """Take what happened in a step; never waits."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        ...
 
 
 class EngineLoop:
@@ -82,13 +96,20 @@ class EngineLoop:
         profiler: StepProfiler | None = None,
         kv_groups: Sequence[str] = (),
         grammars: Grammars | None = None,
+        keys: BlockKeys | None = None,
+        kv_events: KvEventSink | None = None,
     ) -> None:
         """``grammars``: compiles those of requests; without it they are refused. ``kv_groups``: the executor's names of
-        the KV groups, in the graph's order; needed by a scheduler that has blocks copied."""
+        the KV groups, in the graph's order; needed by a scheduler that has blocks copied. ``keys``: makes those of
+        blocks; without it the loop has its own. ``kv_events`` gets what happened in the prefix cache, after each step
+        in which anything did."""
         self._kv_groups = tuple(kv_groups)
         self._grammars = grammars
         self._executor = executor
-        self._keys = BlockKeys(scheduler.space.block_size) if scheduler.shares_blocks else None
+        own_keys = keys or BlockKeys(scheduler.space.block_size)
+        self._keys = own_keys if scheduler.shares_blocks else None
+        self._kv_events = kv_events
+        self._cache_log = None if kv_events is None else scheduler.space.logged()
         self._scheduler = scheduler
         self._info = info
         self._proposer = proposer or NoProposer()
@@ -189,13 +210,16 @@ class EngineLoop:
         if tenant is not None:
             self._resets[tenant] += 1
             return 0
-        return self._scheduler.clear_cache()
+        freed = self._scheduler.clear_cache()
+        self._tell_cache()
+        return freed
 
     def step(self) -> list[TokenDelta]:
         """Run one step and return what it gave; without work it returns nothing at once. Raises the executor's error
         after MAX_FAILURES failed steps in a row: the loop is then of no further use."""
         if not self._sequences or self._scheduler.idle_seconds > 0:
             self._scheduler.expire()
+            self._tell_cache()
             return []
         begin = self._meter.begin()
         self._propose()
@@ -207,6 +231,7 @@ class EngineLoop:
         self._meter.padding_tokens += schedule.num_padding
         self._meter.step(begin=begin, tokens=schedule.num_tokens)
         self._check()
+        self._tell_cache()
         return deltas
 
     def emitted(self, seconds: float) -> None:
@@ -227,6 +252,8 @@ class EngineLoop:
             self._keep_speed(self.stats(), self._speed.speed())
         self._keep_speed = None
         self._executor.close()
+        if self._kv_events is not None:
+            self._kv_events.close()
 
     # -- requests and sequences ------------------------------------------------------------------------------------
 
@@ -439,6 +466,13 @@ class EngineLoop:
         if delta.finish_reason is not None:
             self._leave(sequence, delta.finish_reason)
         return delta
+
+    def _tell_cache(self) -> None:
+        if self._kv_events is None or self._cache_log is None:
+            return
+        events = self._cache_log.take()
+        if events:
+            self._kv_events.publish(events)
 
     def _check(self) -> None:
         if self._strict:

@@ -19,10 +19,11 @@ from hashlib import blake2b
 
 from tidemill.scheduling.kv.cache import BlockKey
 
-__all__ = ["BlockKeys"]
+__all__ = ["BlockKeys", "block_tokens", "parent_number"]
 
 _BYTES = 16
 _TOKEN_BYTES = 4
+_NUMBER_BYTES = 8
 _TOKEN = "I" if array("I").itemsize == 4 else "L"
 
 
@@ -59,10 +60,25 @@ class BlockKeys:
         rest = tokens[len(keys) * self._block_size :]
         return BlockKey(self._hash(keys[-1] if keys else root) + _packed(rest)) if rest else None
 
+    def number(self, key: BlockKey) -> int:
+        """A name of 64 bits for a block outside the process, where its key would say too much and take too much room.
+        Of the block before it: ``parent_number``."""
+        return int.from_bytes(self._hash(key)[:_NUMBER_BYTES], "little")
+
     def _hash(self, data: bytes) -> BlockKey:
         hasher = self._keyed.copy()
         hasher.update(data)
         return BlockKey(hasher.digest())
+
+
+def parent_number(key: BlockKey) -> int:
+    """``BlockKeys.number`` of the block before the one with this key, which begins with it."""
+    return int.from_bytes(key[:_NUMBER_BYTES], "little")
+
+
+def block_tokens(key: BlockKey) -> list[int]:
+    """The token ids of a block."""
+    return array(_TOKEN, key[_BYTES:]).tolist()
 
 
 def _packed(tokens: Sequence[int]) -> bytes:

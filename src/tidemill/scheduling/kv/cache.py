@@ -20,12 +20,13 @@ Of keys whose blocks had to go the latest are remembered, so that it shows how o
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, KeysView
 from itertools import islice
 from typing import NewType
 
 from tidemill.core.step import BlockId
 
-__all__ = ["BlockCache", "BlockKey"]
+__all__ = ["BlockCache", "BlockKey", "tokens_in"]
 
 BlockKey = NewType("BlockKey", bytes)
 """Stands for the contents of a block: equal keys, equal contents."""
@@ -50,6 +51,13 @@ class BlockCache:
         """The time that blocks become idle at, in seconds on any clock; whoever wants blocks to expire sets it."""
         self.num_evicted = 0
         """Blocks that had to make room since the start."""
+        self.on_forgotten: Callable[[BlockKey], None] | None = None
+        """Told each key that is gone, but for those that ``clear`` forgets all at once."""
+
+    @property
+    def keys(self) -> KeysView[BlockKey]:
+        """What can be found, partial blocks included."""
+        return self._blocks.keys()
 
     @property
     def num_idle(self) -> int:
@@ -144,7 +152,14 @@ class BlockCache:
         del siblings[key]
         if not siblings:
             del self._siblings[key[:_BEFORE]]
+        if self.on_forgotten is not None:
+            self.on_forgotten(key)
         return key
+
+
+def tokens_in(key: BlockKey) -> int:
+    """How many tokens the block of a key has."""
+    return (len(key) - _BEFORE) // _TOKEN
 
 
 def _common_tokens(one: BlockKey, other: BlockKey) -> int:

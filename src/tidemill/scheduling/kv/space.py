@@ -22,9 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tidemill.core.step import NO_BLOCK, BlockId
 from tidemill.scheduling.kv.cache import BlockKey
+from tidemill.scheduling.kv.events import CacheLog
 from tidemill.scheduling.kv.layout import BlockLayout
 from tidemill.scheduling.kv.pool import BlockPool, PoolBalance
 
@@ -76,6 +78,7 @@ class KvSpace:
         self._windows = tuple(index for index, group in enumerate(groups) if group.window is not None)
         self._whole = tuple(index for index, group in enumerate(groups) if group.window is None)
         self._capacity = min(group.capacity_tokens for group in groups)
+        self._log: CacheLog | None = None
 
     @property
     def capacity_tokens(self) -> int:
@@ -113,6 +116,13 @@ class KvSpace:
         return min(
             layout.block_size * pool.num_available for layout, pool in zip(self._layouts, self._pools, strict=True)
         )
+
+    def logged(self) -> CacheLog:
+        """Write down from now on which full blocks can be found and which cannot any more."""
+        self._log = CacheLog(self.block_size)
+        for group, pool in enumerate(self._pools):
+            pool.cache.on_forgotten = partial(self._log.removed, group)
+        return self._log
 
     def empty_tables(self) -> BlockTables:
         """Tables of a sequence without any block."""
@@ -220,8 +230,11 @@ class KvSpace:
         """Let the blocks be found that became full as ``before`` computed tokens became ``num_computed``. Where the
         cache has had such a block, the tables get that one."""
         for index in range(before // self.block_size, min(len(keys), num_computed // self.block_size)):
-            for pool, table in zip(self._pools, tables, strict=True):
-                table[index] = pool.publish(keys[index], table[index])
+            for group, (pool, table) in enumerate(zip(self._pools, tables, strict=True)):
+                own = table[index]
+                table[index] = pool.publish(keys[index], own)
+                if self._log is not None and table[index] == own:
+                    self._log.stored(group, index, keys[index])
 
     def copy_tail(
         self, tables: BlockTables, num_computed: int, key: BlockKey, limit: int
@@ -267,6 +280,8 @@ class KvSpace:
 
     def clear(self) -> int:
         """Let no block be found any more. How many cached ones became free."""
+        if self._log is not None:
+            self._log.cleared()
         return sum(pool.clear() for pool in self._pools)
 
     def balances(self) -> tuple[PoolBalance, ...]:
