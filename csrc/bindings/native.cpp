@@ -370,6 +370,7 @@ void bind_running(nb::class_<Module>& cls) {
         return m.machine().workspace_bytes(tokens, outputs);
       }, "tokens"_a, "outputs"_a)
       .def_prop_ro("seconds", [](Module& m) { return m.machine().seconds(); })
+      .def_prop_ro("progress", [](Module& m) { return m.machine().progress(); })
       .def_prop_ro("isa", [](Module& m) { return std::string(m.machine().isa()); })
       .def_prop_ro("threads", [](Module& m) { return m.machine().threads(); })
       .def_prop_ro("packed_bytes", [](Module& m) { return m.machine().weights().packed_bytes(); });

@@ -48,6 +48,7 @@ class Machine {
   void collect();
   bool in_flight() const { return in_flight_; }
   double seconds() const { return seconds_; }
+  std::uint64_t progress() const { return runner_ ? runner_->progress() : 0; }  // see StepRunner::progress
   const StepPlan& plan() const { return plan_; }
   const StepRunner& result() const { return *runner_; }
 

@@ -71,6 +71,7 @@ void StepRunner::run(const StepPlan& plan, bool sample, bool profile) {
   if (profile) profile_.mark(2 * count);
   for (instruction_ = 0; instruction_ < count; ++instruction_) {
     std::visit([this](const auto& op) { execute(op); }, program_.instructions[instruction_]);
+    progress_.fetch_add(1, std::memory_order_relaxed);
     if (profile) profile_.mark(instruction_);
   }
   if (sample) draw(plan);

@@ -36,6 +36,8 @@ class StepRunner {
   // Row r of the last step's logits [outputs, vocab], or vectors.
   const float* logits(std::int32_t row) const;
   std::int32_t outputs() const { return outputs_; }
+  // Instructions run since the start; to be read from any thread, also while a step runs.
+  std::uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   // Times of the last step that was run with `profile`; see profile.h for which is which.
   const std::vector<StageTime>& stages() const { return profile_.stages(); }
 
@@ -106,6 +108,7 @@ class StepRunner {
 
   StepProfile profile_;
   std::size_t instruction_ = 0;  // the one that runs
+  std::atomic<std::uint64_t> progress_ = 0;
   std::vector<const Ahead*> ahead_;  // what threads fetch while they wait, by linear instruction
   Arena arena_;
   std::size_t scratch_floats_;

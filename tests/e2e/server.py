@@ -71,7 +71,7 @@ def serving(model: Path, log: Path, *arguments: str) -> Iterator[Server]:
             [sys.executable, "-m", "tidemill.cli", "serve", str(model), "--port", "0", "--name", "m", *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(log.parent / "state")},
         )
     try:
         server = Server(process, _port(process, log), log)

@@ -62,6 +62,7 @@ class HashExecutor:
         self.plans: list[StepPlan] = []
         self.closed = False
         self.copied = 0
+        self.progress = 0
         self._kv: list[dict[int, list[bytes]]] = []
         self._sizes: list[int] = []
         self._plan: StepPlan | None = None
@@ -257,6 +258,10 @@ def make(config: EngineConfig) -> EngineLoop:
             time.sleep(3600)
         case "hangs":
             hook = lambda _: time.sleep(3600)  # noqa: E731
+        case "goes down with 666":
+            hook = _segfault_at_666
+    if config.model.path.startswith("slow:"):
+        return make_loop(executor=SlowExecutor(float(config.model.path.removeprefix("slow:"))))
     max_model_len = config.model.max_model_len or 4096
     if config.model.path.startswith("shrinks:") and config.model.max_model_len is None:
         starts = Path(config.model.path.removeprefix("shrinks:"))
@@ -264,6 +269,25 @@ def make(config: EngineConfig) -> EngineLoop:
         max_model_len = 100 - len(starts.read_text())
     scheduler = {item.name: getattr(config.scheduler, item.name) for item in fields(config.scheduler)}
     return make_loop(executor=HashExecutor(hook), max_model_len=max_model_len, **scheduler)
+
+
+class SlowExecutor(HashExecutor):
+    """Its steps take long, and go on all the while."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(self._work)
+        self._seconds = seconds
+
+    def _work(self, _: StepPlan) -> None:
+        end = time.monotonic() + self._seconds
+        while time.monotonic() < end:
+            time.sleep(0.01)
+            self.progress += 1
+
+
+def _segfault_at_666(plan: StepPlan) -> None:
+    if any(666 in row.tokens for row in plan.rows):
+        os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def _raise(_: StepPlan) -> None:

@@ -42,6 +42,21 @@ def golden() -> list[tuple[TokenRequest, list[int]]]:
 
 
 @pytest.mark.parametrize("executor", ["native", "reference"])
+def test_progress_grows_with_each_part_of_a_step_and_with_nothing_else(executor: str) -> None:
+    loop = build_loop(config(executor=replace(config().executor, executor=executor)))
+    (asked, _), *_ = golden()
+    loop.add(asked)
+    parts = set()
+    for _ in range(3):
+        before = loop.progress
+        loop.step()
+        parts.add(loop.progress - before)
+    loop.close()
+    (count,) = parts
+    assert count > 10
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
 @pytest.mark.parametrize(
     "scheduler",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -22,12 +23,15 @@ from tidemill.core.errors import (
     InvalidRequest,
     ModelLoadError,
     Overloaded,
+    Quarantined,
     SetupError,
     TidemillError,
     Unavailable,
 )
 from tidemill.core.tokens import FinishReason, TokenDelta, TokenRequest
+from tidemill.engine import client
 from tidemill.engine.client import ProcessEngine
+from tidemill.engine.crash_reports import CrashReports
 from tidemill.engine.process import HEARTBEAT_SECONDS, serve
 from tidemill.engine.supervisor import RestartPolicy
 from tidemill.engine.wire import Add, Channel, Inbox
@@ -43,8 +47,10 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def engine(path: str = "hash", **settings: object) -> AsyncIterator[ProcessEngine]:
-    one = ProcessEngine(config(path, **settings), factory=FACTORY, policy=FAST)  # type: ignore[arg-type]
+async def engine(
+    path: str = "hash", *, crashes: CrashReports | None = None, **settings: object
+) -> AsyncIterator[ProcessEngine]:
+    one = ProcessEngine(config(path, **settings), factory=FACTORY, policy=FAST, crashes=crashes)  # type: ignore[arg-type]
     await one.start()
     try:
         yield one
@@ -298,13 +304,107 @@ async def test_a_broken_executor_costs_its_requests_then_the_process_then_it_giv
             await until(lambda: is_ready(one))
             assert one.stats().restarts_total == life
             for _ in range(2):
-                (delta,) = await collect(one, request("a", 3))
+                (delta,) = await collect(one, request(f"a{life}", 3))
                 assert delta.finish_reason is FinishReason.ERROR
             with pytest.raises(EngineDied, match="exit code 1"):
-                await collect(one, request("a", 3))
+                await collect(one, request(f"a{life}", 3))
         with pytest.raises(EngineDied, match="3 times in a row"):
             await collect(one, request("a", 3))
         assert "3 times in a row" in (await one.ready() or "")
+
+
+async def test_a_step_that_takes_long_and_goes_on_is_no_reason_to_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes half as long again as a silent engine is let live."""
+    monkeypatch.setattr(client, "KILL_FACTOR", 2.0)
+    async with engine("slow:4.5", stuck_seconds=1.5) as one:
+        first = one.pid
+        task = asyncio.create_task(collect(one, request("a", 3, max_tokens=1)))
+        await asyncio.sleep(3.5)
+        assert await one.ready() is None
+        assert len(tokens(await task)) == 1
+        assert (one.pid, one.stats().restarts_total) == (first, 0)
+
+
+def reports(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)]
+
+
+async def test_a_step_that_hangs_ends_with_one_error_a_new_engine_and_where_it_hung(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    crashes = CrashReports(tmp_path / "crashes", most=5, settings={})
+    async with engine("hangs", stuck_seconds=0.5, crashes=crashes) as one:
+        first = one.pid
+        with pytest.raises(EngineDied, match=r"exit code|killed"):
+            await collect(one, request("a", 20))
+        await until(lambda: is_ready(one))
+        assert one.pid != first
+    (report,) = reports(tmp_path / "crashes")
+    assert any("in collect" in line for line in report["traceback"]), report["traceback"]
+    assert report["steps"][-1] | {"began": 0} == {
+        "step": 0, "began": 0, "seconds": None, "rows": 1, "tokens": 20, "drawn": 1, "running": 1, "waiting": 0,
+        "kv_held": 2,
+    }  # fmt: skip
+    (said,) = [record.getMessage() for record in caplog.records if "crash-" in record.getMessage()]
+    assert said.endswith(f"see {next((tmp_path / 'crashes').iterdir())}")
+
+
+@pytest.mark.parametrize("prompts", [False, True])
+async def test_a_request_that_the_engine_dies_of_is_refused_the_third_time_and_others_are_served(
+    tmp_path: Path, prompts: bool
+) -> None:
+    crashes = CrashReports(tmp_path / "crashes", most=5, settings={}, prompts=prompts)
+    poison = [666, 1, 2]
+    async with engine("goes down with 666", crashes=crashes) as one:
+        for death in range(2):
+            with pytest.raises(EngineDied, match="SIGSEGV"):
+                await collect(one, request(f"p{death}", poison))
+            await until(lambda: is_ready(one))
+        with pytest.raises(Quarantined, match="died 2 times"):
+            await collect(one, request("p2", poison))
+        assert len(tokens(await collect(one, request("b", 5, max_tokens=4, ignore_eos=True)))) == 4
+        assert one.stats().restarts_total == 2
+    first, second = reports(tmp_path / "crashes")
+    for report in (first, second):
+        assert report["how"] == "was ended by SIGSEGV"
+        assert "Fatal Python error: Segmentation fault" in report["traceback"][0]
+        assert any("_segfault_at_666" in line for line in report["traceback"])
+        assert report["open_requests"] == 1
+        assert report.get("prompts") == ([poison] if prompts else None)
+        assert "666" not in json.dumps({**report, "prompts": None, "traceback": None, "machine": None, "steps": None})
+
+
+async def test_what_the_loop_raises_is_in_the_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL")
+    crashes = CrashReports(tmp_path / "crashes", most=5, settings={})
+    async with engine("raises", crashes=crashes) as one:
+        for _ in range(2):
+            await collect(one, request("a", 3))
+        with pytest.raises(EngineDied):
+            await collect(one, request("a", 3))
+    (report,) = reports(tmp_path / "crashes")
+    assert report["traceback"][-1] == "OSError: broken for good"
+
+
+async def test_a_report_that_cannot_be_written_keeps_nobody_from_starting_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    async with engine(crashes=CrashReports(tmp_path / "file", most=5, settings={})) as one:
+        assert one.pid is not None
+        os.kill(one.pid, signal.SIGKILL)
+        await until(lambda: _true(one.stats().restarts_total == 1))
+    assert any("no crash report" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_life_leaves_no_descriptor_open() -> None:
+    async with engine() as one:
+        await collect(one, request("a", 3, max_tokens=1))
+    before = psutil.Process().num_fds()
+    for _ in range(2):
+        async with engine() as one:
+            await collect(one, request("a", 3, max_tokens=1))
+    assert psutil.Process().num_fds() == before
 
 
 @pytest.mark.parametrize(
@@ -353,7 +453,9 @@ async def test_terminal_signals_are_the_servers_business() -> None:
 SERVER = """
 import asyncio, sys
 from tests.engine.scripted import config
+from tidemill.engine import client
 from tidemill.engine.client import ProcessEngine
+from tidemill.engine.crash_reports import CrashReports
 async def main():
     one = ProcessEngine(config(sys.argv[1]), factory="tests.engine.scripted:make")
     await one.start()

@@ -6,6 +6,8 @@ import json
 
 from tidemill.core.config import ServerConfig
 
+JSON = {"content-type": "application/json"}
+
 
 async def test_lines_of_answers_and_refusals(http, capsys):
     async with http(list(b"ok"), config=ServerConfig(log_requests=True, api_keys=("secret",))) as served:
@@ -30,3 +32,15 @@ async def test_none_unless_asked_for(http, capsys):
     async with http(list(b"ok")) as served:
         await served.chat()
     assert capsys.readouterr().err == ""
+
+
+async def test_bodies_only_for_who_asks_for_prompts_and_never_the_answer(http, capsys):
+    async with http(list(b"zq"), config=ServerConfig(log_prompts=True)) as served:
+        await served.chat(max_tokens=3)
+        await served.client.post("/v1/completions", content=b"\xff" + b"x" * 100_000, headers=JSON)
+        await served.client.get("/health")
+    first, second, third = map(json.loads, capsys.readouterr().err.splitlines())
+    assert json.loads(first["body"])["messages"] == [{"role": "user", "content": "Hi"}]
+    assert "zq" not in first["body"]
+    assert second["body"] == "\ufffd" + "x" * (65536 - 1)
+    assert "body" not in third

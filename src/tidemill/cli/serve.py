@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,6 +16,7 @@ from tidemill.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from tidemill.engine.client import ProcessEngine
+    from tidemill.engine.crash_reports import CrashReports
     from tidemill.models.model import Model
 
 __all__ = ["serve"]
@@ -53,8 +55,19 @@ def _run(config: EngineConfig, door: ServerConfig) -> int:
         config = dataclasses.replace(config, model=located(config.model))  # a restart must not need the hub
         model = load_model(config.model)  # maps the files and reads no weight; the engine process loads them
     print("\n".join(plan_memory(model, config, available_memory()).explain()), flush=True)
-    with ProcessEngine(config).begun() as engine:
+    with ProcessEngine(config, crashes=_crash_reports(config, door)).begun() as engine:
         return _serve(model, config.model, door, engine)
+
+
+def _crash_reports(config: EngineConfig, door: ServerConfig) -> CrashReports | None:
+    """Where to write down how an engine process died, with the settings that it ran with and no key among them."""
+    from tidemill.engine.crash_reports import CrashReports, state_folder
+
+    if not door.crash_reports:
+        return None
+    folder = state_folder() / "crashes" if door.crash_dir is None else Path(door.crash_dir).expanduser()
+    settings = {**dataclasses.asdict(config), "server": {**dataclasses.asdict(door), "api_keys": len(door.api_keys)}}
+    return CrashReports(folder, most=door.crash_reports, settings=settings, prompts=door.log_prompts)
 
 
 def _serve(model: Model, config: ModelConfig, door: ServerConfig, engine: ProcessEngine) -> int:

@@ -160,8 +160,8 @@ class EngineConfig:
     kv_events_format: Literal["map", "array"] = "map"
     """map: events have named fields, as vLLM has them since 0.24; array: fields by place, as before."""
     stuck_seconds: float = 30.0
-    """/ready turns false, and new requests are refused with 503, when the engine gives no sign for so long: each step
-    is one. After four times as long it is killed and started again."""
+    """/ready turns false, and new requests are refused with 503, when the engine gives no sign for so long: each part
+    of a step is one, however long the step. After four times as long it is killed and started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +190,14 @@ class ServerConfig:
     """PEM file of the certificate's private key, without a password."""
     log_requests: bool = False
     """Write a line of JSON per request to standard error: id, key, route, status, tokens, time; never what was said."""
+    log_prompts: bool = False
+    """Write that line, and put the body of each request into it and the token ids of prompts into crash reports: for
+    finding faults, with the consent of those who write them."""
+    crash_dir: str | None = None
+    """Folder of the reports that are written when the engine process dies; default: tidemill/crashes in the user's
+    state folder."""
+    crash_reports: int = 20
+    """Reports that are kept, the newest; 0: none is written."""
     max_wait_seconds: float = 60.0
     """A request that would wait longer than this for its first step is refused at once with 429; 0: it may wait."""
     max_body_bytes: int = 8 * 2**20

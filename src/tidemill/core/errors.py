@@ -4,7 +4,8 @@
     ├── InvalidRequest                  400  invalid_value
     │   ├── ContextLengthExceeded       400  context_length_exceeded
     │   ├── UnsupportedParameter        400  unsupported_parameter
-    │   └── TemplateRejected            400  template_rejected
+    │   ├── TemplateRejected            400  template_rejected
+    │   └── Quarantined                 400  quarantined
     ├── Unauthorized                    401  invalid_api_key
     ├── Forbidden                       403  forbidden
     ├── NotFound                        404  not_found
@@ -47,6 +48,7 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "PayloadTooLarge",
+    "Quarantined",
     "RateLimited",
     "RequestTimeout",
     "SetupError",
@@ -104,6 +106,12 @@ class TemplateRejected(InvalidRequest):
     """The model's chat template refused the messages; the message is the template's own reason."""
 
     code = "template_rejected"
+
+
+class Quarantined(InvalidRequest):
+    """The engine died while it computed this prompt, more than once: it is not tried again for a while."""
+
+    code = "quarantined"
 
 
 class Unauthorized(TidemillError):

@@ -42,6 +42,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "packed_cache_size": (1, 2**50),
     "port": (0, 65535),
     "max_body_bytes": (1024, 2**31 - 1),
+    "crash_reports": (0, 10_000),
     "max_wait_seconds": (0, 86400),
     "drain_seconds": (0, 86400),
     "slow_reader_seconds": (1, 86400),

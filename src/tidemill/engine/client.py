@@ -3,8 +3,9 @@
     generate() --commands--> [one Inbox per turn of the event loop] --> engine process
     Streams   <--deltas----- [one Outbox per step, and a heartbeat]  <--
 
-When the process dies, or is silent for so long that it is killed, every open stream ends with EngineDied, new requests
-are refused with Unavailable until it is back, and ``ready`` says so all the while.
+When the process dies, or hangs for so long that it is killed, every open stream ends with EngineDied, new requests are
+refused with Unavailable until it is back, and ``ready`` says so all the while. A message is a sign of life, and so is
+progress within a step: one that takes long is no reason to kill anything. Prompts that it died of twice are refused.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tidemill.core.config import EngineConfig
 from tidemill.core.errors import EngineDied, Overloaded, TidemillError, Unavailable
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDelta, TokenRequest
 from tidemill.engine.admission import admit
+from tidemill.engine.crash_reports import Crash, CrashReports
+from tidemill.engine.quarantine import Quarantine
 from tidemill.engine.streams import Streams, vector_of
 from tidemill.engine.supervisor import Backoff, EngineChild, RestartPolicy
 from tidemill.engine.wire import Abort, Command, Outbox, PackedInbox, ResetCache, command, pack
@@ -33,6 +36,9 @@ _log = logging.getLogger(__name__)
 
 KILL_FACTOR = 4.0
 """After so many times stuck_seconds without a sign, the process is killed and started again."""
+
+_LOOKS = 8
+"""So many times in stuck_seconds the engine's progress is looked at; at least each second."""
 
 DEFAULT_FACTORY = "tidemill.engine.factory:build_loop"
 
@@ -47,12 +53,16 @@ class ProcessEngine:
         factory: str = DEFAULT_FACTORY,
         policy: RestartPolicy | None = None,
         clock: Clock | None = None,
+        crashes: CrashReports | None = None,
     ) -> None:
+        """``crashes``: where to write down how a process ended that should not have."""
         self._config = config
+        self._crashes = crashes
         self._factory = factory
         self._policy = policy or RestartPolicy()
         self._clock = clock or SystemClock()
         self._backoff = Backoff(self._policy)
+        self._quarantine = Quarantine(self._clock)
         self._streams = Streams()
         self._commands: list[msgspec.Raw] = []
         self._begun: EngineChild | None = None
@@ -62,6 +72,7 @@ class ProcessEngine:
         self._restarts = 0
         self._born = 0.0
         self._last_sign = 0.0
+        self._progress = 0
         self._absent = "the engine has not been started"
         self._gave_up = False
         self._closing = False
@@ -151,6 +162,7 @@ class ProcessEngine:
         if isinstance(request, TokenRequest):
             request.sampling.validated(self.info.vocab_size)
         admit(request, self.info)
+        self._quarantine.check(request.prompt)
         reason = self._reason()
         if reason is not None:
             raise EngineDied(reason) if self._gave_up else Unavailable(reason)
@@ -206,24 +218,59 @@ class ProcessEngine:
             self._stats = EngineStats()
             self._commands.clear()
             how = await child.stop()
-            _log.error("the engine process %d %s", child.pid, how)
+            self._report(child, how)
             self._streams.fail_all(EngineDied, f"the engine process {how}")
             child = await self._restart(how)
 
     async def _listen(self, child: EngineChild) -> None:
-        """Take in what the engine sends until it ends, or falls silent for too long."""
-        limit = KILL_FACTOR * self._config.stuck_seconds
+        """Take in what the engine sends until it ends, or hangs for too long."""
+        tasks = [asyncio.create_task(self._hear(child)), asyncio.create_task(self._watch(child))]
         try:
-            while True:
-                async with asyncio.timeout(limit):
-                    outbox = await child.receive()
-                if outbox is None:
-                    return
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _hear(self, child: EngineChild) -> None:
+        try:
+            while (outbox := await child.receive()) is not None:
                 self._receive(outbox)
-        except TimeoutError:
-            _log.error("no sign of the engine process %d for %g s", child.pid, limit)
         except Exception:
             _log.exception("the engine process %d sent what cannot be read", child.pid)
+
+    async def _watch(self, child: EngineChild) -> None:
+        """Return when the engine has given no sign for too long."""
+        limit = KILL_FACTOR * self._config.stuck_seconds
+        while True:
+            await asyncio.sleep(min(self._config.stuck_seconds / _LOOKS, 1.0))
+            progress = child.progress
+            if progress != self._progress:
+                self._progress, self._last_sign = progress, self._clock.now()
+            elif self._clock.now() - self._last_sign > limit:
+                _log.error("no sign of the engine process %d for %g s", child.pid, limit)
+                child.ask_where()
+                return
+
+    def _report(self, child: EngineChild, how: str) -> None:
+        """Say that the engine died, and write down what there is to find out why."""
+        prompts = self._streams.prompts(child.remains.tickets)
+        self._quarantine.died(prompts)
+        if self._crashes is None:
+            _log.error("the engine process %d %s", child.pid, how)
+            return
+        crash = Crash(
+            pid=child.pid,
+            how=how,
+            lived_seconds=self._clock.now() - self._born,
+            open_requests=len(self._streams),
+            remains=child.remains,
+            prompts=tuple(map(tuple, prompts)) if self._crashes.prompts else (),
+        )
+        try:
+            _log.error("the engine process %d %s; see %s", child.pid, how, self._crashes.write(crash))
+        except OSError as error:
+            _log.error("the engine process %d %s; no crash report: %s", child.pid, how, error)
 
     def _receive(self, outbox: Outbox) -> None:
         self._last_sign = self._clock.now()

@@ -37,12 +37,14 @@ from tidemill.core.metrics import STEP_BUCKETS
 from tidemill.core.step import NO_SEQUENCE, PlanRow, RowOptions, RowOutputs, SequenceId, StepPlan, StepResult
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.admission import admit
+from tidemill.engine.black_box import BlackBox, StepRecord
 from tidemill.engine.constraints import GrammarPosition
 from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.proposer import NoProposer, Proposer
 from tidemill.engine.sequences import EmbeddedSequence, EngineSequence, GeneratedSequence
 from tidemill.engine.speed import Speed, SpeedMeter
+from tidemill.engine.tickets import ticket_number
 from tidemill.executors.protocol import Executor
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.events import CacheEvent
@@ -127,6 +129,7 @@ class EngineLoop:
         self._resets: Counter[str] = Counter()
         self._failures = 0
         self._profiler = profiler or StepProfiler()
+        self._box: BlackBox | None = None
         self._meter = _Meter(self._clock)
 
     @property
@@ -149,6 +152,15 @@ class EngineLoop:
         """How long ``step`` would give nothing though there is work, unless more comes: a batch waits to become full.
         Whoever steps should wait so long, or until a command comes."""
         return self._scheduler.idle_seconds
+
+    @property
+    def progress(self) -> int:
+        """Grows while a step is being computed. Read from any thread."""
+        return self._executor.progress
+
+    def record(self, box: BlackBox) -> None:
+        """Write each step into a box from now on, before it is computed."""
+        self._box = box
 
     def stats(self) -> EngineStats:
         """The state of now; durations are those of the last step."""
@@ -371,7 +383,10 @@ class EngineLoop:
         if not schedule.shares and not schedule.padding:
             assert schedule.exhausted, "there is work, and no sequence can go on"
             return []
+        self._record(schedule)
         rows, seconds = self._attempt(self._plan(schedule))
+        if self._box is not None:
+            self._box.end(seconds)
         rows = rows[: len(schedule.shares)]  # what padding gave is dropped
         failed = [row for row in rows if isinstance(row, Exception)]
         if failed and len(failed) == len(rows):
@@ -384,6 +399,23 @@ class EngineLoop:
         if not failed and not schedule.padding:
             self._speed.step([share.end - share.start for share in schedule.shares], seconds)
         return self._commit(schedule, rows)
+
+    def _record(self, schedule: Schedule) -> None:
+        if self._box is None:
+            return
+        record = StepRecord(
+            step=self._meter.steps,
+            began=self._clock.now(),
+            seconds=None,
+            rows=len(schedule.shares),
+            tokens=schedule.num_tokens,
+            drawn=sum(share.num_drawn for share in schedule.shares),
+            running=self._scheduler.num_running,
+            waiting=self._scheduler.num_waiting,
+            kv_held=sum(balance.held for balance in self._scheduler.space.balances()),
+        )
+        tickets = {ticket_number(self._sequences[share.sequence.id].request_id) for share in schedule.shares}
+        self._box.begin(record, tuple(tickets))
 
     def _plan(self, schedule: Schedule) -> StepPlan:
         step = self._meter.steps

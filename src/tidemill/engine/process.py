@@ -1,4 +1,4 @@
-"""The engine process: ``python -m tidemill.engine.process --fd N --factory module:function``.
+"""The engine process: ``python -m tidemill.engine.process --fd N --board N --dump N --factory module:function``.
 
 It reads the configuration from the socket, builds the loop, and then turns: commands in, one step, deltas out.
 Terminal signals are the server's business: SIGINT and SIGTERM are ignored here. The process ends when the server
@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 
 from tidemill.core.config import EngineConfig
+from tidemill.engine.black_box import BlackBox, Pulse
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.turn import STATS_SECONDS, Turns
 from tidemill.engine.wire import Channel, Failure, Inbox, Start, Started, StartFailed
@@ -35,6 +36,8 @@ GRACE_SECONDS = 2.0
 LoopFactory = Callable[[EngineConfig], EngineLoop]
 
 _PR_SET_PDEATHSIG = 1
+_PULSES = 8
+"""So many times in stuck_seconds the board is told how far the engine has come; at least each second."""
 
 
 def serve(loop: EngineLoop, channel: Channel) -> None:
@@ -69,31 +72,42 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, signal.SIG_IGN)
     parser = argparse.ArgumentParser(prog="tidemill.engine.process", description="One engine, for one server.")
     parser.add_argument("--fd", type=int, required=True, help="the socket to the server, inherited")
+    parser.add_argument("--board", type=int, required=True, help="memory that the server reads, inherited")
+    parser.add_argument("--dump", type=int, required=True, help="a file for tracebacks, inherited")
     parser.add_argument("--factory", required=True, help="module:function that builds the engine loop")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="engine: %(message)s")
     sock = socket.socket(fileno=options.fd)
     _die_with_parent(options.fd)
+    box = BlackBox(options.board, options.dump)
+    box.catch()
     channel = Channel(sock)
     try:
-        return _run(channel, options.factory)
+        return _run(channel, options.factory, box)
+    except BaseException as error:
+        box.raised(error)
+        raise
     finally:
         channel.close()
 
 
-def _run(channel: Channel, factory: str) -> int:
-    loop = _start(channel, factory)
-    if loop is None:
+def _run(channel: Channel, factory: str, box: BlackBox) -> int:
+    config = _configured(channel)
+    loop = None if config is None else _start(channel, factory, config)
+    if config is None or loop is None:
         return 1
+    loop.record(box)
+    pulse = Pulse(box, lambda: loop.progress, min(config.stuck_seconds / _PULSES, 1.0))
     try:
         channel.send(Started(loop.info, loop.stats()))
         serve(loop, channel)
     finally:
+        pulse.close()
         loop.close()
     return 0
 
 
-def _start(channel: Channel, factory: str) -> EngineLoop | None:
+def _configured(channel: Channel) -> EngineConfig | None:
     messages: list[Start | Inbox] = []
     while not messages and channel.open:
         messages = channel.receive(HEARTBEAT_SECONDS)
@@ -101,8 +115,12 @@ def _start(channel: Channel, factory: str) -> EngineLoop | None:
         return None
     start = messages[0]
     assert isinstance(start, Start), "the first message is the configuration"
+    return start.config
+
+
+def _start(channel: Channel, factory: str, config: EngineConfig) -> EngineLoop | None:
     try:
-        return find_factory(factory)(start.config)
+        return find_factory(factory)(config)
     except Exception as error:
         channel.send(StartFailed(Failure.of(error)))
         return None

@@ -10,12 +10,13 @@ For one event loop; whoever gets deltas elsewhere hands them over there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 
 from tidemill.core.errors import InvalidRequest, TidemillError, Unavailable
 from tidemill.core.tokens import EmbedRequest, FinishReason, TokenDelta, TokenRequest
+from tidemill.engine.tickets import make_ticket, ticket_number
 
 __all__ = ["Stream", "Streams", "vector_of"]
 
@@ -91,7 +92,7 @@ class Streams:
             raise InvalidRequest(
                 f"request id {request_id} is in use: wait until that request has ended, or abort it", param="request_id"
             )
-        stream = Stream(request, f"{request_id}#{next(self._numbers)}")
+        stream = Stream(request, make_ticket(request_id, next(self._numbers)))
         self._streams[stream.ticket] = self._latest[request_id] = stream
         return stream
 
@@ -100,6 +101,14 @@ class Streams:
         self._streams.pop(stream.ticket, None)
         if self._latest.get(request_id) is stream:
             del self._latest[request_id]
+
+    def prompts(self, numbers: Collection[int]) -> list[Sequence[int]]:
+        """The prompts of the open streams whose tickets have these numbers."""
+        return [
+            stream.request.prompt
+            for stream in self._streams.values()
+            if not stream.ended and ticket_number(stream.ticket) in numbers
+        ]
 
     def deliver(self, deltas: Iterable[TokenDelta]) -> None:
         """Queue what the engine gave where it belongs; what belongs nowhere any more is dropped."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import SetupError
 from tidemill.core.tokens import EngineInfo, EngineStats
+from tidemill.engine.black_box import NOTHING_LEFT, BlackBox
 from tidemill.engine.process import GRACE_SECONDS
 from tidemill.engine.wire import (
     LENGTH,
@@ -68,8 +69,11 @@ class EngineChild:
     """One engine process and the server's end of its socket. Started from the event loop's own thread, because the
     child's life is tied to the thread that starts it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket, box: BlackBox) -> None:
         self._process = process
+        self._box = box
+        self.remains = NOTHING_LEFT
+        """What it left behind, once it has ended."""
         self._socket = sock
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -77,12 +81,14 @@ class EngineChild:
     def spawn(cls, config: EngineConfig, factory: str) -> EngineChild:
         """Start a process that loads what the configuration says. Needs no event loop."""
         ours, theirs = socket.socketpair()
+        box = BlackBox.made()
         with theirs:
             try:
-                child = cls(_popen(theirs.fileno(), factory), ours)
+                child = cls(_popen(theirs.fileno(), box, factory), ours, box)
                 ours.sendall(frame(Start(config)))
             except BaseException:
                 ours.close()
+                box.close()
                 raise
         return child
 
@@ -122,6 +128,16 @@ class EngineChild:
     def alive(self) -> bool:
         """True while the process has not ended."""
         return self._process.poll() is None
+
+    @property
+    def progress(self) -> int:
+        """Changes while the engine works, also within a step."""
+        return self._box.progress
+
+    def ask_where(self) -> None:
+        """Let the process write down where its threads are, if it still can."""
+        if self.alive:
+            self._process.send_signal(signal.SIGUSR1)
 
     def send(self, message: PackedInbox) -> None:
         """Queue a message; what cannot be sent any more is lost with the engine."""
@@ -167,6 +183,9 @@ class EngineChild:
         if killed:
             self._process.kill()
         code = self._process.wait()
+        if self.remains is NOTHING_LEFT:
+            self.remains = self._box.remains()
+            self._box.close()
         return "did not answer and was killed" if killed else _how(code)
 
 
@@ -179,10 +198,11 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
         return None
 
 
-def _popen(fd: int, factory: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "tidemill.engine.process", "--fd", str(fd), "--factory", factory]
+def _popen(fd: int, box: BlackBox, factory: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "tidemill.engine.process", "--factory", factory]
+    command += ["--fd", str(fd), "--board", str(box.board), "--dump", str(box.dump)]
     # A server's standard output is its own: what the engine prints goes to standard error.
-    return subprocess.Popen(command, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=2)
+    return subprocess.Popen(command, pass_fds=(fd, box.board, box.dump), stdin=subprocess.DEVNULL, stdout=2)
 
 
 def _how(code: int) -> str:

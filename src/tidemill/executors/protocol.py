@@ -46,6 +46,11 @@ class Executor(Protocol):
         """Bytes of packed weights used in place from a cache, 0 if they were packed by this executor."""
         ...
 
+    @property
+    def progress(self) -> int:
+        """Grows many times in every step that goes on, however long it takes. Read from any thread, never waits."""
+        ...
+
     def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
         """Make the KV pools, one per group of the graph, in its order."""
         ...

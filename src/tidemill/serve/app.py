@@ -285,6 +285,7 @@ class _Routes:
         raw = await read_body(
             request, max_bytes=self._config.max_body_bytes, stall_seconds=self._config.slow_reader_seconds
         )
+        request.state.body = raw
         return Incoming(
             raw=raw,
             default_model=self._backend.models[0],

@@ -40,6 +40,8 @@ OPEN_PATHS: Final = frozenset({"/", "/health", "/ready"})
 """Routes that ask for no key: probes have none."""
 _CALLER_GONE: Final = 499
 _MAX_ID: Final = 128
+_LOGGED_BODY: Final = 64 << 10
+"""Most bytes of a body that are logged."""
 
 
 class Door:
@@ -62,7 +64,8 @@ class Door:
         self._recorder = recorder
         self._clock = clock
         self._endpoints = frozenset(endpoints)
-        self._log = RequestLog(sys.stderr) if config.log_requests else None
+        self._log = RequestLog(sys.stderr) if config.log_requests or config.log_prompts else None
+        self._log_prompts = config.log_prompts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -90,18 +93,23 @@ class Door:
             seconds = self._clock.now() - began
             self._recorder.observe(REQUEST_SECONDS, seconds, endpoint=endpoint)
             if self._log is not None:
-                state = scope["state"]
-                caller, account = state.get("caller"), state.get("account")
-                self._log.write(
-                    id=request_id,
-                    key=(caller.name or None) if caller else None,
-                    method=scope["method"],
-                    route=endpoint,
-                    status=out.status,
-                    prompt_tokens=getattr(account, "prompt_tokens", None),
-                    output_tokens=getattr(account, "output_tokens", None),
-                    seconds=round(seconds, 4),
-                )
+                self._write_line(self._log, scope, endpoint, out.status, seconds)
+
+    def _write_line(self, log: RequestLog, scope: Scope, endpoint: str, status: int, seconds: float) -> None:
+        state = scope["state"]
+        caller, account = state.get("caller"), state.get("account")
+        body = state.get("body") if self._log_prompts else None
+        log.write(
+            id=state["request_id"],
+            key=(caller.name or None) if caller else None,
+            method=scope["method"],
+            route=endpoint,
+            status=status,
+            prompt_tokens=getattr(account, "prompt_tokens", None),
+            output_tokens=getattr(account, "output_tokens", None),
+            seconds=round(seconds, 4),
+            body=None if body is None else body[:_LOGGED_BODY].decode("utf-8", "replace"),
+        )
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse names that are not ours: a web page whose name was pointed at this machine would send its own."""

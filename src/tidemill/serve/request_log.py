@@ -1,4 +1,5 @@
-"""One line of JSON per request: who, what, how it ended, how many tokens, how long. Never a prompt or an answer."""
+"""One line of JSON per request: who, what, how it ended, how many tokens, how long. No prompt unless
+the setting log_prompts asks for it, and never an answer."""
 
 from __future__ import annotations
 

@@ -169,6 +169,9 @@ class Machine:
         """Of the last step."""
 
     @property
+    def progress(self) -> int:
+        """Instructions run since the start; also while a step runs."""
+    @property
     def isa(self) -> str: ...
     @property
     def threads(self) -> int: ...

@@ -94,6 +94,10 @@ class NativeExecutor:
         """Bytes of activations for a step of this many tokens and drawn positions."""
         return self._machine.workspace_bytes(tokens, outputs)
 
+    @property
+    def progress(self) -> int:
+        return self._machine.progress
+
     def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
         if [spec.group for spec in pools] != list(self._groups):
             raise ValueError(f"pools for {[spec.group for spec in pools]}, but the KV groups are {list(self._groups)}")

@@ -78,6 +78,7 @@ class ReferenceExecutor:
         self._experts: dict[str, Experts] = {}
         self._pools: dict[str, KvPool] = {}
         self._plan: StepPlan | None = None
+        self._nodes_computed = 0
         self._last_reader = {value.id: node for node in graph.nodes for value in inputs(node)}
 
     @property
@@ -90,6 +91,10 @@ class ReferenceExecutor:
     @property
     def cached_bytes(self) -> int:
         return 0
+
+    @property
+    def progress(self) -> int:
+        return self._nodes_computed
 
     def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
         names = [group.name for group in self._graph.kv_groups]
@@ -155,6 +160,7 @@ class ReferenceExecutor:
         values: dict[ValueId, Floats] = {}
         for node in self._graph.nodes:
             values[node.out.id] = self._compute(node, values, batch)
+            self._nodes_computed += 1
             for value in inputs(node):
                 if self._last_reader[value.id] is node:
                     values.pop(value.id, None)
