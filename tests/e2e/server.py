@@ -62,6 +62,13 @@ class Server:
                 raise AssertionError(f"not {what} within {limit} s:\n{self.log.read_text()}")
             time.sleep(0.02)
 
+    def wait_for_line(self, text: str, times: int = 1, limit: float = 60.0) -> None:
+        """Wait until the log has a text so often."""
+        end = time.monotonic() + limit
+        while self.log.read_text().count(text) < times:
+            assert time.monotonic() < end, f"no {text!r} within {limit} s:\n{self.log.read_text()}"
+            time.sleep(0.02)
+
 
 @contextmanager
 def serving(model: Path, log: Path, *arguments: str) -> Iterator[Server]:

@@ -188,6 +188,8 @@ class ServerConfig:
     """PEM file of the certificate, with those between it and the root behind it; HTTPS instead of HTTP."""
     tls_key: str | None = None
     """PEM file of the certificate's private key, without a password."""
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    """From which level on the server's own lines go to standard error."""
     log_requests: bool = False
     """Write a line of JSON per request to standard error: id, key, route, status, tokens, time; never what was said."""
     log_prompts: bool = False

@@ -24,7 +24,7 @@ from tidemill.core.config import (
 )
 from tidemill.core.errors import ConfigError
 
-__all__ = ["Setting", "engine_config", "server_config", "settings_of"]
+__all__ = ["Setting", "engine_config", "server_config", "settings_of", "values_of"]
 
 _NESTED = {"model": ModelConfig, "executor": ExecutorConfig, "scheduler": SchedulerConfig}
 
@@ -162,6 +162,18 @@ def engine_config(path: str, values: Mapping[str, Any]) -> EngineConfig:
 def server_config(values: Mapping[str, Any]) -> ServerConfig:
     """The configuration of the HTTP door from flat settings; raises ConfigError as engine_config does."""
     return ServerConfig(**_checked(values, settings_of(ServerConfig)))
+
+
+def values_of(config: EngineConfig | ServerConfig) -> dict[str, Any]:
+    """Every setting of a configuration by its bare name, those of nested ones included."""
+    found: dict[str, Any] = {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if isinstance(config, EngineConfig) and item.name in _NESTED:
+            found.update({nested.name: getattr(value, nested.name) for nested in fields(value)})
+        else:
+            found[item.name] = value
+    return found
 
 
 def _checked(values: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:

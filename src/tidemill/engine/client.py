@@ -28,7 +28,7 @@ from tidemill.engine.crash_reports import Crash, CrashReports
 from tidemill.engine.quarantine import Quarantine
 from tidemill.engine.streams import Streams, vector_of
 from tidemill.engine.supervisor import Backoff, EngineChild, RestartPolicy
-from tidemill.engine.wire import Abort, Command, Outbox, PackedInbox, ResetCache, command, pack
+from tidemill.engine.wire import Abort, Change, Command, Outbox, PackedInbox, ResetCache, command, pack
 
 __all__ = ["DEFAULT_FACTORY", "KILL_FACTOR", "ProcessEngine"]
 
@@ -153,6 +153,18 @@ class ProcessEngine:
             raise Unavailable(self._absent)
         self._send(ResetCache(tenant))
 
+    def change(self, config: EngineConfig) -> None:
+        """Take up max_waiting, prefix_cache_ttl and stuck_seconds of these settings, now and at the next start. Other
+        settings stay as they are."""
+        new, running = config.scheduler, self._config.scheduler
+        scheduler = replace(running, max_waiting=new.max_waiting, prefix_cache_ttl=new.prefix_cache_ttl)
+        self._config = replace(self._config, scheduler=scheduler, stuck_seconds=config.stuck_seconds)
+        self._send(self._changes())
+
+    def _changes(self) -> Change:
+        scheduler = self._config.scheduler
+        return Change(max_waiting=scheduler.max_waiting, prefix_cache_ttl=scheduler.prefix_cache_ttl)
+
     # -- requests --------------------------------------------------------------------------------------------------
 
     def _admit(self, request: TokenRequest | EmbedRequest) -> None:
@@ -197,9 +209,12 @@ class ProcessEngine:
     # -- the process -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> EngineChild:
+        begun_with = self._changes()
         child, self._begun = self._begun or EngineChild.spawn(self._pinned(), self._factory), None
         info, stats = await child.loaded()
         self._child, self._stats = child, stats
+        if self._changes() != begun_with:  # while it loaded
+            self._send(self._changes())
         if self._info is None:
             self._info = info
         self._born = self._last_sign = self._clock.now()
@@ -241,8 +256,8 @@ class ProcessEngine:
 
     async def _watch(self, child: EngineChild) -> None:
         """Return when the engine has given no sign for too long."""
-        limit = KILL_FACTOR * self._config.stuck_seconds
         while True:
+            limit = KILL_FACTOR * self._config.stuck_seconds
             await asyncio.sleep(min(self._config.stuck_seconds / _LOOKS, 1.0))
             progress = child.progress
             if progress != self._progress:

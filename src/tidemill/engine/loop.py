@@ -226,6 +226,10 @@ class EngineLoop:
         self._tell_cache()
         return freed
 
+    def change(self, *, max_waiting: int, prefix_cache_ttl: float) -> None:
+        """Other settings from now on; who waits already stays."""
+        self._scheduler.change(max_waiting=max_waiting, prefix_cache_ttl=prefix_cache_ttl)
+
     def step(self) -> list[TokenDelta]:
         """Run one step and return what it gave; without work it returns nothing at once. Raises the executor's error
         after MAX_FAILURES failed steps in a row: the loop is then of no further use."""

@@ -37,7 +37,9 @@ LoopFactory = Callable[[EngineConfig], EngineLoop]
 
 _PR_SET_PDEATHSIG = 1
 _PULSES = 8
-"""So many times in stuck_seconds the board is told how far the engine has come; at least each second."""
+"""So many times in stuck_seconds the board is told how far the engine has come."""
+_PULSE_SECONDS = 0.125
+"""At least so often: stuck_seconds may become 1 while the engine runs."""
 
 
 def serve(loop: EngineLoop, channel: Channel) -> None:
@@ -97,7 +99,7 @@ def _run(channel: Channel, factory: str, box: BlackBox) -> int:
     if config is None or loop is None:
         return 1
     loop.record(box)
-    pulse = Pulse(box, lambda: loop.progress, min(config.stuck_seconds / _PULSES, 1.0))
+    pulse = Pulse(box, lambda: loop.progress, min(config.stuck_seconds / _PULSES, _PULSE_SECONDS))
     try:
         channel.send(Started(loop.info, loop.stats()))
         serve(loop, channel)

@@ -8,7 +8,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.core.tokens import EmbedRequest, TokenRequest
 from tidemill.engine.gate import GATE_SECONDS, Gate
 from tidemill.engine.loop import EngineLoop
-from tidemill.engine.wire import Abort, Command, Failure, Outbox, Reject, ResetCache
+from tidemill.engine.wire import Abort, Change, Command, Failure, Outbox, Reject, ResetCache
 
 __all__ = ["STATS_SECONDS", "Turns"]
 
@@ -42,6 +42,8 @@ class Turns:
                     self._loop.abort(command.request_id, command.choice)
             elif isinstance(command, ResetCache):
                 self._loop.reset_cache(command.tenant)
+            elif isinstance(command, Change):
+                self._loop.change(max_waiting=command.max_waiting, prefix_cache_ttl=command.prefix_cache_ttl)
             else:
                 self._add(command.request)
         for request, error in self._gate.open():

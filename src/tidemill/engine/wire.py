@@ -23,6 +23,7 @@ __all__ = [
     "LENGTH",
     "Abort",
     "Add",
+    "Change",
     "Channel",
     "Command",
     "Embed",
@@ -96,7 +97,14 @@ class ResetCache(msgspec.Struct, frozen=True, tag="reset_cache"):
     tenant: str | None = None
 
 
-Command = Add | Embed | Abort | ResetCache
+class Change(msgspec.Struct, frozen=True, tag="change"):
+    """Other settings from now on; see ``Scheduler.change``."""
+
+    max_waiting: int
+    prefix_cache_ttl: float
+
+
+Command = Add | Embed | Abort | ResetCache | Change
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):

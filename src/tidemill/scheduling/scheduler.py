@@ -50,6 +50,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import SchedulerConfig
@@ -102,6 +103,12 @@ class Scheduler:
     def config(self) -> SchedulerConfig:
         """The settings it runs with."""
         return self._config
+
+    def change(self, *, max_waiting: int, prefix_cache_ttl: float) -> None:
+        """Another bound of the queue and another age of cached blocks, from now on. Raises ConfigError."""
+        config = replace(self._config, max_waiting=max_waiting, prefix_cache_ttl=prefix_cache_ttl)
+        check_settings(config)
+        self._config = config
 
     @property
     def space(self) -> KvSpace:

@@ -17,7 +17,15 @@ from starlette.routing import Route
 
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import ServerConfig
-from tidemill.core.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, TidemillError, Unavailable
+from tidemill.core.errors import (
+    ConfigError,
+    InvalidRequest,
+    MethodNotAllowed,
+    ModelNotFound,
+    NotFound,
+    TidemillError,
+    Unavailable,
+)
 from tidemill.core.protocols import Backend, TokenEngine
 from tidemill.core.requests import AnyRequest
 from tidemill.core.tokens import EngineStats
@@ -27,19 +35,21 @@ from tidemill.serve.answer import Answer
 from tidemill.serve.anthropic_dialect import AnthropicDialect, CountDialect
 from tidemill.serve.anthropic_request import count_request, messages_request
 from tidemill.serve.body import read_body
-from tidemill.serve.cors import cors
+from tidemill.serve.cors import Cors
 from tidemill.serve.deadline import Deadline, header_timeout
 from tidemill.serve.dialect import OPENAI, Dialect
 from tidemill.serve.door import Door
 from tidemill.serve.drain import Drain
 from tidemill.serve.embedding_schema import embedding_request
 from tidemill.serve.engine_stats import engine_stats
+from tidemill.serve.live_config import LiveConfig
 from tidemill.serve.metrics import PrometheusMetrics
 from tidemill.serve.origin import refuse_foreign_page
 from tidemill.serve.page import Page, wants_html
 from tidemill.serve.query import query_seconds, query_switch
 from tidemill.serve.queue import Queue
 from tidemill.serve.refusal import refusal
+from tidemill.serve.reload import Reloader
 from tidemill.serve.schemas import Incoming, chat_request, completion_request
 from tidemill.serve.text_schemas import detokenize_request, template_request, tokenize_request
 
@@ -59,6 +69,7 @@ ENDPOINTS: Final = {
     "/v1/engine/stats": "the engine's state, as JSON",
     "/v1/cache/reset": "forgets the prompts whose keys and values are kept",
     "/drain": "stops the server when what runs has ended",
+    "/admin/reload": "reads the settings again",
     "/health": "200 while the process answers",
     "/ready": "200 while the engine makes progress, else 503 with the reason",
     "/metrics": "metrics for Prometheus",
@@ -88,6 +99,7 @@ def make_app(
     drain: Drain | None = None,
     lifetime: Lifetime | None = None,
     stop: Callable[[float | None], float] | None = None,
+    reloader: Reloader | None = None,
     clock: Clock | None = None,
     wall_time: Callable[[], float] = time.time,
 ) -> Starlette:
@@ -95,29 +107,34 @@ def make_app(
 
     ``engine`` adds its numbers to /metrics, and its cache can be reset; ``metrics`` is the recorder that the backend
     writes to as well; ``lifetime`` is started and closed with the application; ``stop`` drains and ends the server
-    within seconds (None: drain_seconds), and says within how many.
+    within seconds (None: drain_seconds), and says within how many; ``reloader`` has the settings, where they may change
+    meanwhile.
     """
+    live = LiveConfig(config) if reloader is None else reloader.live
     metrics = metrics or PrometheusMetrics()
     if engine is not None:
         metrics.watch(engine.stats, model=backend.models[0])
     clock = clock or SystemClock()
     queue = Queue(EngineStats if engine is None else engine.stats, clock, max_wait=config.max_wait_seconds)
+    live.follow(queue.change)
     routes = _Routes(
         backend,
-        config,
+        live,
         metrics,
         drain or Drain(),
         engine=engine,
+        reloader=reloader,
         queue=queue,
         stop=stop,
         clock=clock,
         created=int(wall_time()),
     )
-    keys = KeyRing(config, clock)
-    door = Middleware(Door, config=config, keys=keys, recorder=metrics, clock=clock, endpoints=tuple(ENDPOINTS))
+    keys = KeyRing(live.now, clock)
+    live.follow(keys.change)
+    door = Middleware(Door, live=live, keys=keys, recorder=metrics, clock=clock, endpoints=tuple(ENDPOINTS))
     app = Starlette(
         routes=routes.table(),
-        middleware=[*cors(config), door],
+        middleware=[Middleware(Cors, live=live), door],
         exception_handlers={HTTPException: _not_routed},
         lifespan=_lifespan(lifetime),
     )
@@ -129,18 +146,20 @@ class _Routes:
     def __init__(
         self,
         backend: Backend,
-        config: ServerConfig,
+        live: LiveConfig,
         metrics: PrometheusMetrics,
         drain: Drain,
         *,
         engine: TokenEngine | None,
+        reloader: Reloader | None,
         queue: Queue,
         stop: Callable[[float | None], float] | None,
         clock: Clock,
         created: int,
     ) -> None:
         self._backend = backend
-        self._config = config
+        self._live = live
+        self._reloader = reloader
         self._metrics = metrics
         self._drain = drain
         self._engine = engine
@@ -149,6 +168,10 @@ class _Routes:
         self._clock = clock
         self._created = created
         self._page = Page()
+
+    @property
+    def _config(self) -> ServerConfig:
+        return self._live.now
 
     def table(self) -> list[Route]:
         return [
@@ -169,6 +192,7 @@ class _Routes:
             Route("/apply-template", self.apply_template, methods=["POST"]),
             Route("/v1/cache/reset", self.reset_cache, methods=["POST"]),
             Route("/drain", self.drain, methods=["POST"]),
+            Route("/admin/reload", self.reload, methods=["POST"]),
         ]
 
     async def index(self, request: Request) -> Response:
@@ -279,6 +303,18 @@ class _Routes:
             raise NotFound("this server cannot be stopped from outside")
         within = self._stop(seconds)
         return JSONResponse({"status": "draining", "active": self._drain.active, "seconds": within}, status_code=202)
+
+    async def reload(self, request: Request) -> Response:
+        """As SIGHUP does: reads the file of --config again; without a body."""
+        refuse_foreign_page(request, self._config.allowed_origins)
+        request.state.caller.require_admin("reading the settings again")
+        if self._reloader is None:
+            raise NotFound("this server has no file of settings to read again: start it with --config FILE")
+        try:
+            outcome = self._reloader.reload()
+        except ConfigError as error:
+            raise InvalidRequest(f"the settings are as they were: {error.message}", param=error.param) from error
+        return JSONResponse({"status": "reloaded", "changed": outcome.changed, "needs_restart": outcome.needs_restart})
 
     async def _incoming(self, request: Request) -> Incoming:
         self._drain.check()

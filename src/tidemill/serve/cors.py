@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemill.core.config import ServerConfig
 from tidemill.serve.deadline import HEADER
+from tidemill.serve.live_config import LiveConfig
 
-__all__ = ["cors"]
+__all__ = ["Cors"]
 
 
-def cors(config: ServerConfig) -> list[Middleware]:
-    """What to put around the door; nothing where no origin is allowed. Browsers ask without a key, so it is outermost.
+class Cors:
+    """ASGI middleware around the door; nothing where no origin is allowed. Browsers ask without a key, so it is
+    outermost.
 
     Cookies are never asked for: a key goes in a header, which a page has to know.
     """
-    if not config.allowed_origins:
-        return []
-    return [
-        Middleware(
-            CORSMiddleware,
+
+    def __init__(self, app: ASGIApp, *, live: LiveConfig) -> None:
+        self._app = app
+        self._around = app
+        live.follow(self._take)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._around(scope, receive, send)
+
+    def _take(self, config: ServerConfig) -> None:
+        if not config.allowed_origins:
+            self._around = self._app
+            return
+        self._around = CORSMiddleware(
+            self._app,
             allow_origins=list(config.allowed_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],  # clients send several of their own
             expose_headers=["x-request-id", "retry-after", HEADER],
         )
-    ]

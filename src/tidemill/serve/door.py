@@ -29,6 +29,7 @@ from tidemill.serve.access.caller import Caller
 from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.answer import CallerGone
 from tidemill.serve.listener import is_loopback
+from tidemill.serve.live_config import LiveConfig
 from tidemill.serve.refusal import ANTHROPIC_PATHS, refusal
 from tidemill.serve.request_log import RequestLog
 
@@ -51,7 +52,7 @@ class Door:
         self,
         app: ASGIApp,
         *,
-        config: ServerConfig,
+        live: LiveConfig,
         keys: KeyRing,
         recorder: Recorder,
         clock: Clock,
@@ -59,11 +60,15 @@ class Door:
     ) -> None:
         self._app = app
         self._keys = keys
-        self._hosts = frozenset(host.lower() for host in config.allowed_hosts)
-        self._local_only = is_loopback(config.host)
+        self._local_only = is_loopback(live.now.host)
         self._recorder = recorder
         self._clock = clock
         self._endpoints = frozenset(endpoints)
+        self._log: RequestLog | None = None
+        live.follow(self._take)
+
+    def _take(self, config: ServerConfig) -> None:
+        self._hosts = frozenset(host.lower() for host in config.allowed_hosts)
         self._log = RequestLog(sys.stderr) if config.log_requests or config.log_prompts else None
         self._log_prompts = config.log_prompts
 

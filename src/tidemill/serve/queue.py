@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from tidemill.core.clock import Clock
+from tidemill.core.config import ServerConfig
 from tidemill.core.errors import Overloaded, TidemillError, Unavailable
 from tidemill.core.tokens import EngineStats
 
@@ -47,6 +48,10 @@ class Queue:
         self._samples: deque[_Sample] = deque()
         self._latest = _Sample(clock.now(), 0, 0.0, 0)
         self._load_seconds = 0.0
+
+    def change(self, config: ServerConfig) -> None:
+        """Another bound for what comes from now on."""
+        self.max_wait = config.max_wait_seconds
 
     @contextmanager
     def place(self, choices: int, timeout: float | None = None) -> Iterator[None]:

@@ -4,6 +4,8 @@ first SIGTERM or SIGINT, or POST /drain
                           new requests get 503, /ready too; what runs has drain_seconds to finish, then it gets an
                           error event; then the process ends
 second                    what runs ends at once
+SIGHUP, or POST /admin/reload
+                          with a file of settings: what can change does, see ``reload``
 """
 
 from __future__ import annotations
@@ -14,18 +16,22 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
 import uvicorn
 
 from tidemill.core.config import ServerConfig
+from tidemill.core.errors import ConfigError
 from tidemill.core.protocols import Backend, TokenEngine
 from tidemill.serve.app import Lifetime, make_app
 from tidemill.serve.drain import Drain
 from tidemill.serve.listener import bind, check_config
+from tidemill.serve.live_config import LiveConfig
+from tidemill.serve.logs import set_log_level
 from tidemill.serve.metrics import PrometheusMetrics
 from tidemill.serve.protocol import BoundedHttp
+from tidemill.serve.reload import Reloader
 
 __all__ = ["Example", "HttpServer", "ready_line", "run"]
 
@@ -48,16 +54,20 @@ def run(
     metrics: PrometheusMetrics | None = None,
     lifetime: Lifetime | None = None,
     example: Example = "chat",
+    reloader: Reloader | None = None,
     say: Callable[[str], None] = lambda line: print(line, flush=True),
 ) -> int:
     """Serve until a signal ends it; returns the exit code 0.
 
-    ``example``: the kind of request that the model takes, shown when the server is up. Raises ConfigError for
+    ``example``: the kind of request that the model takes, shown when the server is up. ``reloader``: reads the settings
+    again at SIGHUP and POST /admin/reload. Raises ConfigError for
     settings that cannot be, a port in use among them, before anything is started.
     """
     check_config(config)
+    live = LiveConfig(config) if reloader is None else reloader.live
+    live.follow(set_log_level)
     listener = bind(config)
-    server = HttpServer(config, backend, engine=engine, metrics=metrics, lifetime=lifetime)
+    server = HttpServer(config, backend, engine=engine, metrics=metrics, lifetime=lifetime, reloader=reloader)
     shown = ready_line(config.host, listener.getsockname()[1], backend.models[0], config, example=example)
     server.on_started = lambda: say(shown)
     try:
@@ -102,15 +112,25 @@ class HttpServer(uvicorn.Server):
         engine: TokenEngine | None,
         metrics: PrometheusMetrics | None,
         lifetime: Lifetime | None,
+        reloader: Reloader | None = None,
     ) -> None:
+        self._reloader = reloader
         self.drain = Drain()
         self.on_started: Callable[[], None] = lambda: None
-        self._drain_seconds = config.drain_seconds
+        self._config = config
         self._lifetime = _Once(lifetime)
         self._starting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._signalled = False
-        app = make_app(backend, config, engine=engine, metrics=metrics, drain=self.drain, stop=self.stop_within)
+        app = make_app(
+            backend,
+            config,
+            engine=engine,
+            metrics=metrics,
+            drain=self.drain,
+            stop=self.stop_within,
+            reloader=reloader,
+        )
         super().__init__(
             uvicorn.Config(
                 app,
@@ -159,13 +179,26 @@ class HttpServer(uvicorn.Server):
             yield
             return
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self.stop)
+        handlers = dict.fromkeys(_SIGNALS, self.stop)
+        if self._reloader is not None:  # else a terminal that closes ends the server, as it does other programs
+            handlers[signal.SIGHUP] = self.reload
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         try:
             yield
         finally:
-            for number in _SIGNALS:
+            for number in handlers:
                 loop.remove_signal_handler(number)
+
+    @property
+    def _settings(self) -> ServerConfig:
+        return self._config if self._reloader is None else self._reloader.live.now
+
+    def reload(self) -> None:
+        """Read the settings again; the log says what came of it."""
+        assert self._reloader is not None, "there is nothing to read"
+        with suppress(ConfigError):
+            self._reloader.reload()
 
     def stop(self) -> None:
         """First call: drain, then end. Second call: end now. To be called on the loop."""
@@ -181,7 +214,7 @@ class HttpServer(uvicorn.Server):
     def stop_within(self, seconds: float | None) -> float:
         """Drain, then end; what runs has ``seconds`` (None: drain_seconds), which are returned. Called again, the last
         word counts. To be called on the loop."""
-        seconds = self._drain_seconds if seconds is None else seconds
+        seconds = self._settings.drain_seconds if seconds is None else seconds
         self.drain.begin()
         if self._stopping is not None:
             self._stopping.cancel()

@@ -24,16 +24,30 @@ class KeyRing:
     def __init__(self, config: ServerConfig, clock: Clock) -> None:
         """Raises ConfigError for a keys file that cannot be read."""
         self._clock = clock
-        self._plain = tuple(key.encode() for key in config.api_keys)
-        self._plain_callers = tuple(_plain_caller(key, clock) for key in self._plain)
-        self._file = None if config.keys_file is None else KeyFile(config.keys_file)
+        self._plain: tuple[bytes, ...] = ()
+        self._plain_callers: tuple[Caller, ...] = ()
+        self._file: KeyFile | None = None
         self._signature: tuple[int, int, int] | None = None
         self._records: dict[str, tuple[KeyRecord, Caller]] = {}
-        self.anybody = Caller(allowance=Allowance(NO_LIMITS, clock), is_admin=not self.asks)
+        self._set(config)
+        if config.keys_file is not None:
+            self._take(KeyFile(config.keys_file).read())
+
+    def change(self, config: ServerConfig) -> None:
+        """Other keys from now on; those that stay keep what they have used. A file that cannot be read any more leaves
+        the keys that it had."""
+        self._set(config)
+        if self._file is None:
+            self._records = {}
+        self._read()
+
+    def _set(self, config: ServerConfig) -> None:
+        self._plain = tuple(key.encode() for key in config.api_keys)
+        self._plain_callers = tuple(_plain_caller(key, self._clock) for key in self._plain)
+        self._file = None if config.keys_file is None else KeyFile(config.keys_file)
+        self._signature = None if self._file is None else self._file.signature()
+        self.anybody = Caller(allowance=Allowance(NO_LIMITS, self._clock), is_admin=not self.asks)
         """Whoever comes without a key, where none is asked for."""
-        if self._file is not None:
-            self._signature = self._file.signature()
-            self._take(self._file.read())
 
     @property
     def asks(self) -> bool:
@@ -60,6 +74,11 @@ class KeyRing:
         if signature == self._signature:
             return
         self._signature = signature
+        self._read()
+
+    def _read(self) -> None:
+        if self._file is None:
+            return
         try:
             self._take(self._file.read())
         except ConfigError as error:
