@@ -41,7 +41,8 @@ def test_the_last_line_has_the_figures_of_the_table(model: str, capsys: pytest.C
     decode = found["rows"][1]
     assert decode["repeats"] == 5
     assert decode["ms_min"] <= decode["ms"] <= decode["ms_max"]
-    assert decode["tokens_per_second"] == pytest.approx(2 / decode["ms"] * 1e3, rel=0.05)  # ms has three digits
+    rounded = 0.0006  # ms has three digits, and such a step takes few of them
+    assert 2e3 / (decode["ms"] + rounded) < decode["tokens_per_second"] < 2e3 / (decode["ms"] - rounded)
     assert f"{decode['tokens_per_second']:.1f}" in text
     # 8 x 8 head, two rows: 2 x 2 x 64 operations; 64 floats.
     head = next(row for row in found["profiles"]["decode 2 at 32"] if row["kind"] == "head")
@@ -49,7 +50,7 @@ def test_the_last_line_has_the_figures_of_the_table(model: str, capsys: pytest.C
     assert [one["streams"] for one in found["host"]] == [1, 16]
     parts = {"schedule", "plan", "submit", "collect", "commit", "emit", "detokenise"}
     assert all(set(one["parts_ms"]) == parts for one in found["host"])
-    assert all(one["host_ms"] == pytest.approx(sum(one["parts_ms"].values()), abs=1e-3) for one in found["host"])
+    assert all(one["host_ms"] == pytest.approx(sum(one["parts_ms"].values()), abs=4e-3) for one in found["host"])
 
 
 def test_json_alone(model: str, capsys: pytest.CaptureFixture[str]) -> None:
