@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidemill.core.errors import InvalidRequest
-from tidemill.core.sampling import SamplingOptions
+from tidemill.core.sampling import MAX_STOP_CHARACTERS, SamplingOptions
 
 
 def test_the_defaults_are_valid() -> None:
@@ -50,3 +50,11 @@ def test_what_cannot_be_honoured_is_named(name: str, value: Any, says: str) -> N
     with pytest.raises(InvalidRequest) as caught:
         SamplingOptions(**{name: value}).validated(100)
     assert (caught.value.message, caught.value.param) == (says, name)
+
+
+def test_stop_strings_have_a_size_altogether() -> None:
+    half = "x" * (MAX_STOP_CHARACTERS // 2)
+    SamplingOptions(stop=(half, half)).validated(100)
+    with pytest.raises(InvalidRequest, match="stop has 16385 characters; at most 16384") as refused:
+        SamplingOptions(stop=(half, half, "y")).validated(100)
+    assert refused.value.param == "stop"

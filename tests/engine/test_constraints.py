@@ -86,6 +86,14 @@ def test_what_leaves_no_token_ends_with_the_reason_and_others_go_on() -> None:
     assert len(tokens(answers["b", 0])) == 9
 
 
+def test_what_is_allowed_is_worked_out_once_for_all_choices() -> None:
+    """It takes a millisecond for a list as long as a vocabulary, and a request may have 128 choices."""
+    options = SamplingOptions(allowed_token_ids=tuple(range(30)))
+    first, second = (constraints_of(options, (), (5,), 40)[0] for _ in range(2))
+    assert first is second
+    assert allowed(first.mask([])) == set(range(30))
+
+
 class _GivesUp:
     """A grammar that has any text, and is lost behind three tokens."""
 

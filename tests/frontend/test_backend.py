@@ -488,3 +488,75 @@ async def test_measures_tell_how_choices_ended():
     reply = await backend.open(_chat(stream=True, n=3))
     await reply.events.aclose()  # type: ignore[attr-defined]
     assert recorder.of(FINISHED_CHOICES)[1:] == [(3, "abort")]
+
+
+class _WatchedText(ToyText):
+    """Knows which threads cut texts, and how many it has cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[int] = set()
+        self.cut = 0
+
+    def encode(self, text: str, *, bare: bool = False) -> list[int]:
+        self.threads.add(threading.get_ident())
+        self.cut += 1
+        return super().encode(text, bare=bare)
+
+
+async def test_many_short_prompts_are_cut_beside_the_event_loop():
+    """Each is too quick to be worth a thread, and all of them hold the loop up for long."""
+    text = _WatchedText()
+    backend, _ = _backend(list(b"ok"), text)
+    await _body(backend, CompletionRequest(model="toy", sampling=SamplingOptions(max_tokens=2), prompts=("Hi",)))
+    assert text.threads == {threading.get_ident()}
+    text.threads.clear()
+    many = tuple("a short one" for _ in range(300))
+    await _body(backend, CompletionRequest(model="toy", sampling=SamplingOptions(max_tokens=2), prompts=many))
+    assert threading.get_ident() not in text.threads
+
+
+async def test_bad_words_are_cut_once_for_all_prompts():
+    text = _WatchedText()
+    backend, engine = _backend(list(b"ok"), text)
+    options = SamplingOptions(max_tokens=2, bad_words=("x", "y"))
+    await _body(backend, CompletionRequest(model="toy", sampling=options, prompts=((1, 2),) * 50))
+    assert text.cut < 20
+    assert len(engine.requests) == 50
+    assert all(request.banned for request in engine.requests)
+
+
+async def test_a_million_token_ids_are_refused_before_they_are_looked_at(monkeypatch):
+    backend, _ = _backend(list(b"ok"))
+    monkeypatch.setattr("tidemill.frontend.prepare._check_ids", lambda *_: pytest.fail("they were looked at"))
+    request = CompletionRequest(model="toy", sampling=SamplingOptions(), prompts=((7,) * 1_000_000,))
+    with pytest.raises(ContextLengthExceeded, match="1000000 tokens"):
+        await backend.open(request)
+
+
+async def test_a_text_that_is_far_too_long_is_not_cut_whole():
+    text = _WatchedText()
+    lengths: list[int] = []
+    text.encode = lambda part, **_: lengths.append(len(part)) or list(part.encode())  # type: ignore[method-assign]
+    backend, _ = _backend(list(b"ok"), text, max_model_len=100)
+    long = "x" * 1_000_000
+    chat = ChatRequest(
+        model="toy",
+        sampling=SamplingOptions(),
+        messages=({"role": "user", "content": [{"type": "text", "text": long}]},),
+    )
+    asked = CompletionRequest(model="toy", sampling=SamplingOptions(), prompts=(long,))
+    for request, param in ((chat, "messages"), (asked, "prompt")):
+        with pytest.raises(ContextLengthExceeded, match=r"at most 100 tokens .* more than 6400") as refused:
+            await backend.open(request)
+        assert refused.value.param == param
+    assert lengths == [6400, 6400]
+
+
+async def test_a_text_of_few_tokens_is_cut_whole_however_long_it_is():
+    text = _WatchedText()
+    text.encode = lambda part, **_: [7] * (len(part) // 1000)  # type: ignore[method-assign]
+    backend, engine = _backend(list(b"ok"), text, max_model_len=200)
+    asked = CompletionRequest(model="toy", sampling=SamplingOptions(max_tokens=2), prompts=("x" * 100_000,))
+    await _body(backend, asked)
+    assert len(engine.requests[0].prompt) == 100

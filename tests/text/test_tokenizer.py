@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import unicodedata
 from typing import Any
@@ -274,3 +275,21 @@ def test_a_vocabulary_of_262144_tokens_is_built_in_time() -> None:
     assert time.process_time() - start < 1.5
     assert tokenizer.vocab_size == 262_144
     assert tokenizer.encode("!!!") == [tokens.index("!!!")]
+
+
+def test_cutting_a_long_text_leaves_the_interpreter_to_others() -> None:
+    """Else every stream of a server waits for the prompt of somebody else."""
+    done = threading.Event()
+
+    def cut() -> None:
+        TINY["json"].encode("The tide comes twice a day, " * 40_000)
+        done.set()
+
+    thread = threading.Thread(target=cut)
+    turns = 0
+    thread.start()
+    while not done.is_set():
+        turns += 1
+        time.sleep(0)
+    thread.join()
+    assert turns > 20

@@ -19,6 +19,7 @@ __all__ = [
     "MAX_BAD_WORDS",
     "MAX_CHOICES",
     "MAX_LOGIT_BIAS",
+    "MAX_STOP_CHARACTERS",
     "MAX_STOP_STRINGS",
     "MAX_TOP_LOGPROBS",
     "SamplingOptions",
@@ -30,6 +31,8 @@ MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_STRINGS = 64
+MAX_STOP_CHARACTERS = 16 * 1024
+"""Of all stop strings together: each choice gets tables of them."""
 MAX_BAD_WORDS = 256
 _MAX_SEED = 2**63
 
@@ -170,6 +173,8 @@ class SamplingOptions:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise InvalidRequest("stop strings must be non-empty text", param="stop")
+        if (size := sum(map(len, self.stop))) > MAX_STOP_CHARACTERS:
+            raise InvalidRequest(f"stop has {size} characters; at most {MAX_STOP_CHARACTERS}", param="stop")
 
 
 def _sequence(name: str, values: object) -> None:

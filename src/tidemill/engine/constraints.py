@@ -7,6 +7,7 @@ of a step with proposals it is the one of plain decoding after those proposals.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from tidemill.core.mask import both, only, without
@@ -100,6 +101,12 @@ class AllowedTokens:
         return self._mask
 
 
+@lru_cache(maxsize=4)
+def _allowed(tokens: tuple[int, ...], vocab_size: int) -> AllowedTokens:
+    """One for all choices of a request, and for those with the same list: it has no state, and takes long to make."""
+    return AllowedTokens(tokens, vocab_size)
+
+
 class LeastLength:
     """No end token before there are so many others."""
 
@@ -137,7 +144,7 @@ def constraints_of(
     """The constraints that the options of a request ask for."""
     found: list[Constraint] = []
     if sampling.allowed_token_ids is not None:
-        found.append(AllowedTokens(sampling.allowed_token_ids, vocab_size))
+        found.append(_allowed(sampling.allowed_token_ids, vocab_size))
     if sampling.min_tokens:
         found.append(LeastLength(sampling.min_tokens, end_tokens, vocab_size))
     if banned:

@@ -21,7 +21,12 @@ __all__ = ["MAX_CALL_CHOICES", "PreparedPrompt", "Preparer"]
 MAX_CALL_CHOICES: Final = 1024
 """Most choices of one call: its prompts times n."""
 _SHORT_TEXT: Final = 2048
-"""Characters up to which encoding is too quick to be worth a thread."""
+"""Characters, or token ids, of one call up to which encoding is too quick to be worth a thread."""
+
+_PLENTY: Final = 64
+"""Characters per token of the model's length beyond which a text is looked at before it is cut whole."""
+_FAR: Final = 8
+"""So many times the model's length are too much, whatever a chat template leaves out (thoughts of earlier turns)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +61,19 @@ class Preparer:
             try:
                 ids = await self._conversation(request)
                 sampling = self._kept_to_calls(request, ids, sampling)
-                return [PreparedPrompt(request=self._token_request(request, ids, sampling, arrival))]
+                banned = banned_sequences(sampling.bad_words, self._text)
+                return [PreparedPrompt(request=self._token_request(request, ids, sampling, banned, arrival))]
             except InvalidRequest as error:
                 raise _renamed(error, "messages") from error
         _check_size(request)
+        banned = banned_sequences(sampling.bad_words, self._text)
+        quick = sum(map(len, request.prompts)) <= _SHORT_TEXT
         prepared = []
         for index, prompt in enumerate(request.prompts):
             try:
-                ids, prefix = await self._prompt(prompt, echo=request.echo)
-                prepared.append(
-                    PreparedPrompt(request=self._token_request(request, ids, sampling, arrival), prefix=prefix)
-                )
+                ids, prefix = await self._prompt(prompt, sampling, echo=request.echo, quick=quick)
+                made = self._token_request(request, ids, sampling, banned, arrival)
+                prepared.append(PreparedPrompt(request=made, prefix=prefix))
             except InvalidRequest as error:
                 if len(request.prompts) == 1:
                     raise
@@ -80,6 +87,7 @@ class Preparer:
         if request.tool_use.tools:
             self._text.answer_form.check_tools()
         tools = request.tool_use.shown
+        await self._check_length([text for message in request.messages for text in _texts(message)])
         size = len(request.raw) + sum(_length(message) for message in request.messages)
         if size <= _SHORT_TEXT and not options:  # options can send a template on long ways
             return self._text.encode_chat(request.messages, options, tools)
@@ -108,19 +116,45 @@ class Preparer:
             raise InvalidRequest("ignore_eos: an answer with strict functions ends at an end token", param="ignore_eos")
         return replace(sampling, grammar=grammar)
 
-    async def _prompt(self, prompt: Prompt, *, echo: bool) -> tuple[Sequence[int], str]:
-        """Token ids, and the text that the answer repeats."""
+    async def _prompt(
+        self, prompt: Prompt, sampling: SamplingOptions, *, echo: bool, quick: bool
+    ) -> tuple[Sequence[int], str]:
+        """Token ids, and the text that the answer repeats. ``quick``: not worth a thread."""
         if not isinstance(prompt, str):
+            check(len(prompt) or 1, sampling, self._info)  # before a million of them are looked at
             _check_ids(prompt, self._info.vocab_size)
             return prompt, self._text.decode(prompt) if echo else ""
-        if len(prompt) <= _SHORT_TEXT:
-            ids = self._text.encode(prompt)
-        else:
-            ids = await asyncio.to_thread(self._text.encode, prompt)
+        await self._check_length([prompt])
+        ids = self._text.encode(prompt) if quick else await asyncio.to_thread(self._text.encode, prompt)
         return ids, prompt if echo else ""
 
+    async def _check_length(self, texts: Sequence[str]) -> None:
+        """Raise ContextLengthExceeded for texts whose beginning alone is far too long: to cut megabytes only to say how
+        many tokens they have would take a processor for seconds."""
+        limit = min(self._info.max_model_len, self._info.kv_capacity_tokens)
+        if sum(map(len, texts)) <= _PLENTY * limit:
+            return
+        beginning, left = [], _PLENTY * limit
+        for text in texts:
+            beginning.append(text[:left])
+            left -= len(beginning[-1])
+            if left <= 0:
+                break
+        count = len(await asyncio.to_thread(self._text.encode, "".join(beginning), bare=True))
+        if count > _FAR * limit:
+            raise ContextLengthExceeded(
+                f"the model takes at most {limit} tokens (max_model_len, and what the KV pool holds); "
+                f"the prompt has more than {count}",
+                param="prompt",
+            )
+
     def _token_request(
-        self, request: GenerationRequest, ids: Sequence[int], sampling: SamplingOptions, arrival: float
+        self,
+        request: GenerationRequest,
+        ids: Sequence[int],
+        sampling: SamplingOptions,
+        banned: tuple[tuple[int, ...], ...],
+        arrival: float,
     ) -> TokenRequest:
         if not ids:
             raise InvalidRequest("the prompt is empty, and the model has no begin token to start from", param="prompt")
@@ -129,7 +163,7 @@ class Preparer:
             request_id=f"req-{uuid.uuid4().hex}",
             prompt=tuple(ids),
             sampling=sampling,
-            banned=banned_sequences(sampling.bad_words, self._text),
+            banned=banned,
             arrival=arrival,
             tenant=request.tenant,
             cache_salt=request.cache_salt,
@@ -156,15 +190,22 @@ def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
             )
 
 
+def _texts(message: Message) -> list[str]:
+    """What a message says; only to see how much that is."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, Sequence):
+        return []
+    texts = (part.get("text") for part in content if isinstance(part, dict))
+    return [text for text in texts if isinstance(text, str)]
+
+
 def _length(message: Message) -> int:
     """About how many characters a message has; only to decide where to encode it."""
     content = message.get("content")
-    if isinstance(content, str):
-        return 16 + len(content)
-    if not isinstance(content, Sequence):
-        return 16
-    texts = (part.get("text") for part in content if isinstance(part, dict))
-    return 16 * (1 + len(content)) + sum(len(text) for text in texts if isinstance(text, str))
+    parts = 0 if isinstance(content, str) or not isinstance(content, Sequence) else len(content)
+    return 16 * (1 + parts) + sum(map(len, _texts(message)))
 
 
 def _renamed(error: InvalidRequest, name: str) -> InvalidRequest:

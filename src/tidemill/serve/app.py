@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -34,7 +35,7 @@ from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.answer import Answer
 from tidemill.serve.anthropic_dialect import AnthropicDialect, CountDialect
 from tidemill.serve.anthropic_request import count_request, messages_request
-from tidemill.serve.body import read_body
+from tidemill.serve.body import LARGE_BODY, read_body
 from tidemill.serve.cors import Cors
 from tidemill.serve.deadline import Deadline, header_timeout
 from tidemill.serve.dialect import OPENAI, Dialect
@@ -74,6 +75,7 @@ ENDPOINTS: Final = {
     "/ready": "200 while the engine makes progress, else 503 with the reason",
     "/metrics": "metrics for Prometheus",
 }
+_R = TypeVar("_R", bound=AnyRequest)
 _READY_SECONDS: Final = 5.0
 """An engine that does not say within this time whether it is ready is not."""
 
@@ -168,6 +170,7 @@ class _Routes:
         self._clock = clock
         self._created = created
         self._page = Page()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="tidemill-bodies")
 
     @property
     def _config(self) -> ServerConfig:
@@ -260,28 +263,28 @@ class _Routes:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "tidemill"}
 
     async def chat(self, request: Request) -> Answer:
-        return self._answer(request, chat_request(await self._incoming(request)))
+        return self._answer(request, await self._read(request, chat_request))
 
     async def completions(self, request: Request) -> Answer:
-        return self._answer(request, completion_request(await self._incoming(request)))
+        return self._answer(request, await self._read(request, completion_request))
 
     async def messages(self, request: Request) -> Answer:
-        return self._answer(request, messages_request(await self._incoming(request)), AnthropicDialect())
+        return self._answer(request, await self._read(request, messages_request), AnthropicDialect())
 
     async def count_tokens(self, request: Request) -> Answer:
-        return self._answer(request, count_request(await self._incoming(request)), CountDialect())
+        return self._answer(request, await self._read(request, count_request), CountDialect())
 
     async def embeddings(self, request: Request) -> Answer:
-        return self._answer(request, embedding_request(await self._incoming(request)))
+        return self._answer(request, await self._read(request, embedding_request))
 
     async def tokenize(self, request: Request) -> Answer:
-        return self._answer(request, tokenize_request(await self._incoming(request)))
+        return self._answer(request, await self._read(request, tokenize_request))
 
     async def detokenize(self, request: Request) -> Answer:
-        return self._answer(request, detokenize_request(await self._incoming(request)))
+        return self._answer(request, await self._read(request, detokenize_request))
 
     async def apply_template(self, request: Request) -> Answer:
-        return self._answer(request, template_request(await self._incoming(request)))
+        return self._answer(request, await self._read(request, template_request))
 
     async def reset_cache(self, request: Request) -> Response:
         """For the prompts of the caller's tenant, everybody's where there are no keys or with ?all=true; no body."""
@@ -315,6 +318,14 @@ class _Routes:
         except ConfigError as error:
             raise InvalidRequest(f"the settings are as they were: {error.message}", param=error.param) from error
         return JSONResponse({"status": "reloaded", "changed": outcome.changed, "needs_restart": outcome.needs_restart})
+
+    async def _read(self, request: Request, parse: Callable[[Incoming], _R]) -> _R:
+        """The canonical request in a body. Large ones are read one after the other, beside the event loop: several at
+        once would take turns with the interpreter's lock before the loop gets it."""
+        incoming = await self._incoming(request)
+        if len(incoming.raw) <= LARGE_BODY:
+            return parse(incoming)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, parse, incoming)
 
     async def _incoming(self, request: Request) -> Incoming:
         self._drain.check()

@@ -1,18 +1,35 @@
-"""Reading a JSON body: bounded in size and time, refused by name when it is something else."""
+"""Reading a JSON body: bounded in size, content and time, refused by name when it is something else.
+
+To build the objects of a JSON text takes the interpreter's lock from the first to the last, in whatever thread, and
+everything else of the server waits. So a large text is counted first, which does not, and what would hold the lock for
+longer than a fifth of a second is refused; the bounds are far above what requests of any sense have.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 
 from tidemill.core.errors import InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
 from tidemill.core.field_path import field_path
+from tidemill.serve.json_shape import Shape, shape_of
 
-__all__ = ["parse_object", "read_body"]
+__all__ = ["LARGE_BODY", "MOST", "parse_object", "read_body"]
+
+LARGE_BODY: Final = 64 * 1024
+"""Bytes up to which a body is read where it is, at once."""
+MOST: Final = Shape(values=2_000_000, names=200_000, containers=100_000)
+"""What a body may hold."""
+_NAMED_FAULTS: Final = 2**20
+"""Bytes up to which a text that is no JSON is read again, to say better what is wrong with it."""
 
 _LINGER_SECONDS: Final = 2.0
 """How long the rest of an oversized body is taken in and dropped: closing at once could destroy the answer."""
@@ -73,8 +90,47 @@ def parse_object(data: bytes) -> tuple[dict[str, Any], bool]:
     """(the JSON object, whether it is strict JSON). Raises InvalidRequest in one line for anything else.
 
     NaN and Infinity, which JSON does not have but many writers produce, come back as floats with False, so that the
-    field that holds one can be named.
+    field that holds one can be named. A large body is for a thread of its own: this takes long for it.
     """
+    return _large(data) if len(data) > LARGE_BODY else _small(data)
+
+
+def _large(data: bytes) -> tuple[dict[str, Any], bool]:
+    shape = shape_of(data)
+    for found, most, what in zip(shape, MOST, ("values", "names", "objects and lists"), strict=True):
+        if found > most:
+            raise PayloadTooLarge(f"the body holds {found} {what}; at most {most}")
+    try:
+        with _no_collection():
+            value = msgspec.json.decode(data)
+    except RecursionError as error:
+        raise InvalidRequest("the body is nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        if len(data) <= _NAMED_FAULTS:
+            return _small(data)
+        raise InvalidRequest(f"the body is not JSON: {error}") from error
+    return _object(value), True
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Objects that are being built are no garbage: to look for some again and again takes longer than to build them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    return value
+
+
+def _small(data: bytes) -> tuple[dict[str, Any], bool]:
     strict = True
 
     def constant(name: str) -> float:
@@ -94,9 +150,7 @@ def parse_object(data: bytes) -> tuple[dict[str, Any], bool]:
         raise InvalidRequest("the body is nested too deeply") from error
     except ValueError as error:  # an integer of thousands of digits
         raise InvalidRequest("the body holds a number with too many digits") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest("the body must be a JSON object")
-    return value, strict
+    return _object(value), strict
 
 
 def _refuse_surrogates(value: Any, *place: int | str) -> None:
