@@ -63,8 +63,8 @@ struct Work {
 // A case owns its data through the closure.
 Case attention_case(const VectorKernels& kernels, const std::string& name, const Work& work) {
   struct Data {
-    HugeBytes kv;
-    std::vector<float> q, out, scratch;
+    HugeBytes kv, rows_in, rows_out;  // as the executor keeps them
+    std::vector<float> scratch;
     std::vector<std::int32_t> table;
     std::vector<AttentionRow> rows;
     std::vector<AttentionTask> tasks;
@@ -72,9 +72,11 @@ Case attention_case(const VectorKernels& kernels, const std::string& name, const
   const std::int32_t width = work.shape.kv_heads * work.shape.group * work.shape.head_dim;
   const auto values = static_cast<std::size_t>(work.sequences * work.tokens * width);
   auto data = std::shared_ptr<Data>(
-      new Data{HugeBytes(work.layer_bytes() * static_cast<std::size_t>(work.layers)), std::vector<float>(values),
-               std::vector<float>(values), std::vector<float>(attention_scratch_floats(work.shape.head_dim)), {}, {}, {}});
-  for (std::size_t i = 0; i < values; ++i) data->q[i] = static_cast<float>(i * 2654435761u % 2001) / 1000 - 1;
+      new Data{HugeBytes(work.layer_bytes() * static_cast<std::size_t>(work.layers)), HugeBytes(values * sizeof(float)),
+               HugeBytes(values * sizeof(float)), std::vector<float>(attention_scratch_floats(work.shape.head_dim)), {}, {},
+               {}});
+  auto* q = reinterpret_cast<float*>(data->rows_in.get());
+  for (std::size_t i = 0; i < values; ++i) q[i] = static_cast<float>(i * 2654435761u % 2001) / 1000 - 1;
   for (std::int32_t i = 0; i < work.blocks() * work.sequences; ++i) data->table.push_back(i);
   for (std::int32_t s = 0; s < work.sequences; ++s) {
     data->rows.push_back({s * work.tokens, work.tokens, work.context, data->table.data() + s * work.blocks(), 0});
@@ -89,8 +91,8 @@ Case attention_case(const VectorKernels& kernels, const std::string& name, const
   }
   const auto run = [data, work, width, &kernels] {
     AttentionCall call{};
-    call.q = data->q.data();
-    call.out = data->out.data();
+    call.q = reinterpret_cast<const float*>(data->rows_in.get());
+    call.out = reinterpret_cast<float*>(data->rows_out.get());
     call.q_stride = call.out_stride = static_cast<std::size_t>(width);
     call.heads = work.shape.kv_heads * work.shape.group;
     call.scale = 0.125f;

@@ -23,19 +23,10 @@ Machine::Machine(const MachineSettings& settings)
     throw std::invalid_argument("force_row_variant must be between 0 and 4, not " +
                                 std::to_string(settings.step.row_variant));
   }
-  driver_ = std::thread([this] { drive(); });
 }
 
-Machine::~Machine() { close(); }
-
 void Machine::close() {
-  if (!driver_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  driver_.join();
+  const std::lock_guard lock(computing_);
   closed_ = true;
   in_flight_ = false;
   runner_.reset();
@@ -44,52 +35,15 @@ void Machine::close() {
   weights_ = Weights();
 }
 
-void Machine::drive() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return stop_ || job_; });
-    if (!job_) return;
-    run_job(lock);
-  }
-}
-
-void Machine::run_job(std::unique_lock<std::mutex>& lock) {
-  const std::function<void()> job = std::exchange(job_, nullptr);
-  lock.unlock();
-  std::exception_ptr error;
-  try {
-    const FloatMode mode;
-    job();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  lock.lock();
-  error_ = error;
-  busy_ = false;
-  changed_.notify_all();
-}
-
-void Machine::start(std::function<void()> job) {
+void Machine::require_open() const {
   if (closed_) throw std::runtime_error("the executor is closed");
-  const std::lock_guard lock(mutex_);
-  job_ = std::move(job);
-  busy_ = true;
-  changed_.notify_all();
-}
-
-void Machine::finish() {
-  std::unique_lock lock(mutex_);
-  if (job_) run_job(lock);  // the driver is not awake yet: that takes as long as many regions
-  changed_.wait(lock, [this] { return !busy_; });
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 std::int32_t Machine::add_matrices(FileFormat format, std::int32_t count, std::int32_t n, std::int32_t k,
                                    const std::uint8_t* rows, bool mapped) {
-  std::int32_t index = kNone;
-  start([&] { index = weights_.add_matrices(format, count, n, k, rows, mapped, pool_); });
-  finish();
-  return index;
+  require_open();
+  const FloatMode mode;
+  return weights_.add_matrices(format, count, n, k, rows, mapped, pool_);
 }
 
 std::int32_t Machine::add_rope(std::vector<double> inv_freq, double factor) {
@@ -132,22 +86,23 @@ void Machine::start_runner() {
 
 void Machine::submit(StepPlan plan, bool sample, bool profile) {
   if (in_flight_) throw std::invalid_argument("a step is in flight");
-  if (closed_) throw std::runtime_error("the executor is closed");
+  require_open();
   start_runner();
   check_->check(plan);
   plan_ = std::move(plan);
-  start([this, sample, profile] {
-    const auto begin = std::chrono::steady_clock::now();
-    runner_->run(plan_, sample, profile);
-    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  });
+  sample_ = sample;
+  profile_ = profile;
   in_flight_ = true;
 }
 
 void Machine::collect() {
+  const std::lock_guard lock(computing_);
   if (!in_flight_) throw std::invalid_argument("no step is in flight");
   in_flight_ = false;
-  finish();
+  const FloatMode mode;
+  const auto begin = std::chrono::steady_clock::now();
+  runner_->run(plan_, sample_, profile_);
+  seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 }  // namespace tidemill

@@ -1,17 +1,12 @@
-// A loaded model and the thread that steps it.
+// A loaded model, and its steps.
 //
 // Built in this order: weights, ropes, groups, slots and instructions; then allocate_kv; then steps, one at a time. A step
-// is begun by the driver thread, or by whoever waits for it if that comes first; packing likewise. The one and the pool
-// it leads compute in the same floating-point mode.
+// is computed by whoever collects it, at the head of the pool: a thread of its own would have to be woken for each, and to
+// wake the collector at the end, which takes as long as many regions. Both compute in the same floating-point mode.
 #pragma once
-#include <condition_variable>
-#include <exception>
-#include <functional>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "step.h"
@@ -27,7 +22,7 @@ struct MachineSettings {
 class Machine {
  public:
   explicit Machine(const MachineSettings& settings);  // throws std::invalid_argument
-  ~Machine();
+  ~Machine() = default;
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
@@ -42,9 +37,9 @@ class Machine {
   void allocate_kv(std::int32_t group, std::int32_t num_blocks, std::int32_t block_size, KvFormat format);
   KvPool& kv(std::int32_t group);  // throws std::invalid_argument for an unknown or unallocated group
 
-  // Checks the plan, throws std::invalid_argument, or starts it. `sample` false: logits or vectors only.
+  // Checks the plan, throws std::invalid_argument, or keeps it. `sample` false: logits or vectors only.
   void submit(StepPlan plan, bool sample, bool profile = false);  // `profile`: take the times of its stages
-  // Waits for the step in flight; rethrows what it threw.
+  // Computes the step in flight; what it throws ends it.
   void collect();
   bool in_flight() const { return in_flight_; }
   double seconds() const { return seconds_; }
@@ -58,13 +53,11 @@ class Machine {
   std::size_t workspace_bytes(std::int32_t tokens, std::int32_t outputs) const {
     return arena_bytes(program_.slots, tokens, outputs);
   }
+  // Drops the step in flight, or waits if another thread computes it; gives back weights and KV.
   void close();
 
  private:
-  void drive();
-  void run_job(std::unique_lock<std::mutex>& lock);
-  void start(std::function<void()> job);
-  void finish();
+  void require_open() const;
   void start_runner();
 
   Kernels kernels_;
@@ -77,17 +70,12 @@ class Machine {
   std::optional<PlanCheck> check_;
   std::optional<StepRunner> runner_;
   StepPlan plan_;
+  bool sample_ = false;  // as the two below, of the step in flight
+  bool profile_ = false;
   bool in_flight_ = false;
   bool closed_ = false;
   double seconds_ = 0.0;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::function<void()> job_;  // guarded by mutex_, as the three below
-  bool busy_ = false;
-  bool stop_ = false;
-  std::exception_ptr error_;
-  std::thread driver_;
+  std::mutex computing_;  // held by collect
 };
 
 }  // namespace tidemill

@@ -5,6 +5,8 @@
 
 namespace tidemill {
 
+inline constexpr std::int32_t kHalfPanel = kPanelQueries / 2;
+
 // A panel of query rows of a task, and where each of them stands.
 struct PanelPlace {
   std::int32_t first;  // row, counted from the task's first
@@ -38,14 +40,32 @@ struct TaskPanels {
   TIDEMILL_INLINE const PanelPlace* end() const { return places + count; }
 };
 
+TIDEMILL_INLINE const float* query_input(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
+                                         std::int32_t query) {
+  const std::int32_t group = call.group();
+  return call.q + static_cast<std::size_t>(row.first_token + query / group) * call.q_stride +
+         static_cast<std::size_t>((task.kv_head * group + query % group) * call.kv.head_dim);
+}
+
+TIDEMILL_INLINE float* query_output(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
+                                    std::int32_t query) {
+  const std::int32_t group = call.group();
+  return call.out + static_cast<std::size_t>(row.first_token + query / group) * call.out_stride +
+         static_cast<std::size_t>((task.kv_head * group + query % group) * call.kv.head_dim);
+}
+
+// Fetches one head's numbers: inputs and outputs of a panel lie apart, where no pattern that a processor knows finds them.
+TIDEMILL_INLINE void fetch_head(const float* p, std::int32_t dim) {
+  for (std::int32_t d = 0; d < dim; d += 16) __builtin_prefetch(p + d);
+  __builtin_prefetch(p + dim - 1);
+}
+
 // Row i of a panel: copies a query, roped and scaled.
 template <class S>
-TIDEMILL_INLINE void load_query(const AttentionCall& call, const AttentionRow& row, std::int32_t token,
-                                std::int32_t head, int rows, float* at) {
+TIDEMILL_INLINE void load_query(const AttentionCall& call, const AttentionRow& row, std::int32_t token, const float* q,
+                                int rows, float* at) {
   const std::int32_t dim = call.kv.head_dim;
   alignas(64) float roped[kMaxHeadDim];
-  const float* q = call.q + static_cast<std::size_t>(row.first_token + token) * call.q_stride +
-                   static_cast<std::size_t>(head * dim);
   if (call.rope_cos != nullptr) {
     const auto angle = static_cast<std::size_t>(row.start + token) * static_cast<std::size_t>(call.rope_half);
     rope_head<S>(q, dim, call.rope_cos + angle, call.rope_sin + angle, call.rope_half, roped);
@@ -58,33 +78,30 @@ TIDEMILL_INLINE void load_query(const AttentionCall& call, const AttentionRow& r
   }
 }
 
-// The task's queries, panel by panel.
+// A panel's queries, to where the panel begins.
 template <class S>
-void load_queries(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, float* panels) {
-  const std::int32_t group = call.group();
-  const std::int32_t floats = chunked_floats(call.kv.head_dim);
-  for (std::int32_t r = task.begin; r < task.end; r += kPanelQueries, panels += kPanelQueries * floats) {
-    const int rows = task.end - r < kPanelQueries ? task.end - r : kPanelQueries;
-    for (int i = 0; i < rows; ++i) {
-      load_query<S>(call, row, (r + i) / group, task.kv_head * group + (r + i) % group, rows, panels + kChunkDims * i);
-    }
+TIDEMILL_INLINE void load_queries(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
+                                  std::int32_t first, int rows, float* panel) {
+  for (int i = 0; i < rows; ++i) {
+    const std::int32_t r = task.begin + first + i;
+    load_query<S>(call, row, r / call.group(), query_input(call, row, task, r), rows, panel + kChunkDims * i);
   }
 }
 
-template <class S>
-TIDEMILL_INLINE float* query_output(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
-                                    std::int32_t query) {
-  const std::int32_t group = call.group();
-  return call.out + static_cast<std::size_t>(row.first_token + query / group) * call.out_stride +
-         static_cast<std::size_t>((task.kv_head * group + query % group) * call.kv.head_dim);
+// Calls body(r) for so many of the task's query rows, from this one on, as there are.
+template <class Body>
+TIDEMILL_INLINE void for_queries(const AttentionTask& task, std::int32_t first, std::int32_t count, Body body) {
+  const std::int32_t begin = task.begin + first;
+  for (std::int32_t r = begin; r < begin + count && r < task.end; ++r) body(r);
 }
 
-// out = accumulated / total, for one query of a panel of so many rows.
+// out = accumulated / total, for one query of a panel of so many rows. Zeros become positive: a segment that was merged
+// into nothing has no others.
 template <class S>
 TIDEMILL_INLINE void normalise(const float* accumulated, int rows, float total, std::int32_t dim, float* out) {
   const auto factor = S::set(1.0f / total);
   simd::for_lanes<S>(dim, [&](int d, int lanes) {
-    simd::store<S>(out + d, S::mul(S::load(accumulated + chunked(d, rows)), factor), lanes);
+    simd::store<S>(out + d, S::fma(S::load(accumulated + chunked(d, rows)), factor, S::zero()), lanes);
   });
 }
 
@@ -100,6 +117,7 @@ struct Accumulators {
     float* sums = floats + static_cast<std::size_t>((queries + 15) / 16 * 16);
     return {floats, sums, sums + static_cast<std::size_t>(queries) * kMaxLanes, padded_dim};
   }
+  TIDEMILL_INLINE bool same(const Accumulators& other) const { return maximums == other.maximums; }
   // Of the panel that begins with this query.
   TIDEMILL_INLINE float* output(std::int32_t query) const {
     return outputs + static_cast<std::size_t>(query) * static_cast<std::size_t>(chunked_floats(padded_dim));
@@ -168,6 +186,10 @@ struct TaskScratch {
     return {at, Accumulators::in(states, kTaskQueries, padded_dim),
             Accumulators::in(states + state, kTaskQueries, padded_dim), states + 2 * state};
   }
+  // The panel that begins with this query.
+  TIDEMILL_INLINE float* queries_of(std::int32_t query) const {
+    return queries + static_cast<std::size_t>(query) * static_cast<std::size_t>(chunked_floats(all.padded_dim));
+  }
 };
 
 // A panel against the tile at tile_start; false where no row reads any of it. Filled in place: a copy would be loads that
@@ -211,7 +233,7 @@ TIDEMILL_INLINE void attend_tile(const AttentionCall& call, const AttentionRow& 
   Scored scored[2];
   int side = 0;
   const auto finish = [&](int one) {
-    const Scored& panel = scored[one];
+    Scored& panel = scored[one];
     if (panel.reads) Steps::kFinish[panel.place->rows - 1](tile, panel.panel, p[one]);
     after(*panel.place);
   };
@@ -268,25 +290,29 @@ TIDEMILL_INLINE void merge_panel(const AttentionCall& call, const AttentionRow& 
   merge_rows<S>(all, state, place.first, place.rows, reads);
 }
 
-// A task's queries over its segments: into(segment) says where one accumulates; done(segment, place, state) takes what
-// a panel found in it, which is still in the nearest cache then.
-template <class S, class Element, class Into, class Done>
+// A task's queries over its segments: begin(place) before a panel's first tile; into(segment) says where one accumulates;
+// done(segment, place, state) takes what a panel found in it, which is still in the nearest cache then; end(place) after
+// its last tile. All of it panel by panel, so that what waits for memory stands beside products; fetch(query, first, last)
+// is called twice for each panel, with a query of it, in the first and the last tile.
+template <class S, class Element, class Begin, class Fetch, class Into, class Done, class End>
 TIDEMILL_INLINE void for_segments(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task,
                                   const AttentionTask* next, const TaskPanels& panels, const TaskScratch& scratch,
-                                  Into into, Done done) {
+                                  Begin begin, Fetch fetch, Into into, Done done, End end) {
   const auto tiles = TaskTiles<Element>::of(call, rows, task);
   const bool cached = panels.count > 2;
-  std::int32_t start = tiles.first_start();
+  const std::int32_t first_start = tiles.first_start();
   std::int32_t cleared = -1;  // the segment that is under way
-  AttentionTile<Element> tile = tiles.at(start);
-  for (; start <= tiles.last; start += kTileTokens) {
+  AttentionTile<Element> tile = tiles.at(first_start);
+  for (std::int32_t start = first_start; start <= tiles.last; start += kTileTokens) {
     const std::int32_t segment = start / kSegmentTokens;
     const Accumulators state = into(segment);
     const bool first = segment != cleared;
-    const bool last = start + kTileTokens > tiles.last || (start + kTileTokens) % kSegmentTokens == 0;
+    const bool begins = start == first_start;
+    const bool ends = start + kTileTokens > tiles.last;
+    const bool last = ends || (start + kTileTokens) % kSegmentTokens == 0;
     cleared = segment;
     AttentionTile<Element> following = tile;
-    if (start + kTileTokens <= tiles.last) {
+    if (!ends) {
       following = tiles.at(start + kTileTokens);
     } else if (next != nullptr) {
       const auto others = TaskTiles<Element>::of(call, rows, *next);
@@ -297,13 +323,17 @@ TIDEMILL_INLINE void for_segments(const AttentionCall& call, const AttentionRow*
     const std::int32_t share = cached ? (lines + panels.count - 1) / panels.count : 0;
     std::int32_t line = 0;
     const auto before = [&](const PanelPlace& place) {
+      if (begins) begin(place);
+      if (begins || ends) fetch(place.first, begins, ends);
       if (first) clear<S>(state, place.first, place.first + place.rows);
-      const std::int32_t end = lines - line < share ? lines : line + share;
-      if (cached) tile.template fetch_lines<S>(line, end);
-      line = end;
+      const std::int32_t to = lines - line < share ? lines : line + share;
+      if (cached) tile.fetch_lines(line, to);
+      line = to;
     };
     const auto after = [&](const PanelPlace& place) {
+      if (begins || ends) fetch(place.first + kHalfPanel, begins, ends);
       if (last) done(segment, place, state);
+      if (ends) end(place);
     };
     if (cached) {
       const auto wide = wide_tile<S>(tile, tiles.span(start), scratch.wide);
@@ -315,27 +345,25 @@ TIDEMILL_INLINE void for_segments(const AttentionCall& call, const AttentionRow*
   }
 }
 
-// Before any segment.
+// A panel before any segment.
 template <class S>
-void begin_task(const AttentionCall& call, const AttentionTask& task, const Accumulators& all) {
-  const std::int32_t queries = task.end - task.begin;
+TIDEMILL_INLINE void begin_panel(const AttentionCall& call, const AttentionTask& task, const PanelPlace& place,
+                                 const Accumulators& all) {
   const std::int32_t group = call.group();
-  clear<S>(all, 0, queries);
-  for (std::int32_t r = 0; r < queries; ++r) {
+  clear<S>(all, place.first, place.first + place.rows);
+  for (std::int32_t r = place.first; r < place.first + place.rows; ++r) {
     begin_softmax<S>(call, task.kv_head * group + (task.begin + r) % group, all.maximums + r, all.sums + S::kLanes * r);
   }
 }
 
 // After the last.
 template <class S>
-void end_task(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task, const TaskPanels& panels,
-              const Accumulators& all) {
-  for (const PanelPlace& place : panels) {
-    for (int i = 0; i < place.rows; ++i) {
-      const std::int32_t r = place.first + i;
-      normalise<S>(all.output(place.first) + kChunkDims * i, place.rows, S::sum(S::load(all.sums + S::kLanes * r)),
-                   call.kv.head_dim, query_output<S>(call, row, task, task.begin + r));
-    }
+TIDEMILL_INLINE void end_panel(const AttentionCall& call, const AttentionRow& row, const AttentionTask& task,
+                               const PanelPlace& place, const Accumulators& all) {
+  for (int i = 0; i < place.rows; ++i) {
+    const std::int32_t r = place.first + i;
+    normalise<S>(all.output(place.first) + kChunkDims * i, place.rows, S::sum(S::load(all.sums + S::kLanes * r)),
+                 call.kv.head_dim, query_output(call, row, task, task.begin + r));
   }
 }
 
@@ -347,27 +375,45 @@ TIDEMILL_INLINE Accumulators kept_segment(const AttentionCall& call, const Atten
 }
 
 // The whole of a task's queries; or of a part of their context its segments, which merge adds up. Both do the same sums
-// in the same order.
+// in the same order: without sinks the first segment is merged into nothing, so it accumulates where that would be.
 template <class S, class Element>
 void attend(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task, const AttentionTask* next,
             float* floats) {
   const AttentionRow& row = rows[task.row];
   const TaskScratch scratch = TaskScratch::in(floats, call.kv.padded_dim());
   const TaskPanels panels(call, row, task);
-  load_queries<S>(call, row, task, scratch.queries);
+  const auto fetch_input = [&](std::int32_t r) { fetch_head(query_input(call, row, task, r), call.kv.head_dim); };
+  const auto fetch_output = [&](std::int32_t r) { fetch_head(query_output(call, row, task, r), call.kv.head_dim); };
+  // Half a panel at a time: more would wait for each other.
+  const auto fetch = [&](std::int32_t query, bool first, bool last) {
+    if (first) for_queries(task, query + 2 * kPanelQueries, kHalfPanel, fetch_input);
+    if (last) for_queries(task, query + kPanelQueries, kHalfPanel, fetch_output);
+  };
+  const auto load = [&](const PanelPlace& place) {
+    load_queries<S>(call, row, task, place.first, place.rows, scratch.queries_of(place.first));
+  };
+  for_queries(task, 0, 2 * kPanelQueries, fetch_input);
   if (task.is_part()) {
     for_segments<S, Element>(
-        call, rows, task, next, panels, scratch, [&](std::int32_t segment) { return kept_segment(call, task, segment); },
-        [](std::int32_t, const PanelPlace&, const Accumulators&) {});
+        call, rows, task, next, panels, scratch, load, fetch,
+        [&](std::int32_t segment) { return kept_segment(call, task, segment); },
+        [](std::int32_t, const PanelPlace&, const Accumulators&) {}, [](const PanelPlace&) {});
     return;
   }
-  begin_task<S>(call, task, scratch.all);
+  const bool sinks = call.sinks != nullptr;
+  const std::int32_t first_segment = TaskTiles<Element>::of(call, rows, task).first_start() / kSegmentTokens;
   for_segments<S, Element>(
-      call, rows, task, next, panels, scratch, [&](std::int32_t) { return scratch.segment; },
+      call, rows, task, next, panels, scratch,
+      [&](const PanelPlace& place) {
+        load(place);
+        if (sinks) begin_panel<S>(call, task, place, scratch.all);
+      },
+      fetch,
+      [&](std::int32_t segment) { return segment > first_segment || sinks ? scratch.segment : scratch.all; },
       [&](std::int32_t segment, const PanelPlace& place, const Accumulators& state) {
-        merge_panel<S>(call, row, segment, place, state, scratch.all);
-      });
-  end_task<S>(call, row, task, panels, scratch.all);
+        if (!state.same(scratch.all)) merge_panel<S>(call, row, segment, place, state, scratch.all);
+      },
+      [&](const PanelPlace& place) { end_panel<S>(call, row, task, place, scratch.all); });
 }
 
 // Adds up the segments of a task whose parts have been attended.
@@ -375,13 +421,13 @@ template <class S>
 void merge(const AttentionCall& call, const AttentionRow* rows, const AttentionTask& task, float* floats) {
   const AttentionRow& row = rows[task.row];
   const TaskScratch scratch = TaskScratch::in(floats, call.kv.padded_dim());
-  const TaskPanels panels(call, row, task);
-  begin_task<S>(call, task, scratch.all);
-  for (std::int32_t segment = task.first_segment; segment < task.last_segment; ++segment) {
-    const Accumulators state = kept_segment(call, task, segment);
-    for (const PanelPlace& place : panels) merge_panel<S>(call, row, segment, place, state, scratch.all);
+  for (const PanelPlace& place : TaskPanels(call, row, task)) {
+    begin_panel<S>(call, task, place, scratch.all);
+    for (std::int32_t segment = task.first_segment; segment < task.last_segment; ++segment) {
+      merge_panel<S>(call, row, segment, place, kept_segment(call, task, segment), scratch.all);
+    }
+    end_panel<S>(call, row, task, place, scratch.all);
   }
-  end_task<S>(call, row, task, panels, scratch.all);
 }
 
 template <class S, class Element>

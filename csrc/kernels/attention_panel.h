@@ -136,20 +136,6 @@ TIDEMILL_INLINE typename S::V largest_scores(const float* p, TileSpan span) {
   return best;
 }
 
-// Scores of a span become weights, which are added to the sums.
-template <class S, bool kWhole>
-TIDEMILL_INLINE void weigh_scores(float* p, TileSpan span, float maximum, float factor, float* sums) {
-  using V = typename S::V;
-  V total = S::mul(S::load(sums), S::set(factor));
-  const V shift = S::set(maximum);
-  for_lanes_around<S, kWhole>(span, [&](std::int32_t t) {
-    const V weight = simd::exp_falling<S>(S::sub(S::load(p + t), shift));
-    S::store(p + t, weight);
-    total = S::add(total, weight);
-  });
-  S::store(sums, total);
-}
-
 // What a softmax that has read nothing has as its maximum: finite, so that its distance from itself is 0.
 inline constexpr float kNothingRead = -0x1.fffffep127f;
 
@@ -157,11 +143,12 @@ inline constexpr float kNothingRead = -0x1.fffffep127f;
 using RowFloats = float[8];
 static_assert(kPanelQueries <= 8);
 
-// The tile's step of the softmaxes of kRows queries: scores become weights, the new maximums and sums are kept; factors
-// are for what was accumulated before. A query whose span is empty stays as it is. Whole: every span is the tile.
+// The tile's step of the softmaxes of kRows queries, first half: the new maximums. Scores are to be shifted by `shifts`,
+// what was accumulated before is to be multiplied by `factors`. A query whose span is empty stays as it is. Whole: every
+// span is the tile.
 template <class S, int kRows, bool kWhole>
-TIDEMILL_INLINE void softmax_step(float* p, std::size_t p_stride, const TileSpan* spans, float* maximums, float* sums,
-                                  RowFloats& factors) {
+TIDEMILL_INLINE void raise_maximums(float* p, std::size_t p_stride, const TileSpan* spans, float* maximums,
+                                    RowFloats& shifts, RowFloats& factors) {
   using E = typename S::Eight;
   typename S::V largest[kRows];
   TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
@@ -172,13 +159,41 @@ TIDEMILL_INLINE void softmax_step(float* p, std::size_t p_stride, const TileSpan
   const auto before = E::load_first(maximums, kRows);
   const auto after = E::max(S::row_maxima(largest), before);
   E::store_first(maximums, after, kRows);
-  alignas(32) RowFloats shifts;  // read lane by lane, from one store
   E::store(shifts, after);
   E::store(factors, simd::exp_falling<E>(E::sub(before, after)));
-  for (int i = 0; i < kRows; ++i) {
+}
+
+// Scores of kRows rows become weights, which are added to the sums, vector by vector: the first are ready while the last
+// are computed.
+template <class S, int kRows, bool kWhole>
+TIDEMILL_INLINE void weigh_scores(float* p, std::size_t p_stride, TileSpan span, const float* shifts,
+                                  const float* factors, float* sums) {
+  using V = typename S::V;
+  V totals[kRows];
+  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+    totals[i] = S::mul(S::load(sums + S::kLanes * i), S::set(factors[i]));
+  }
+  const TileSpan lanes = kWhole ? kWholeTile : lanes_around<S>(span);
+  for (std::int32_t t = lanes.begin; t < lanes.end; t += S::kLanes) {
+    TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
+      float* at = p + static_cast<std::size_t>(i) * p_stride + t;
+      const V weight = simd::exp_falling<S>(S::sub(S::load(at), S::set(shifts[i])));
+      S::store(at, weight);
+      totals[i] = S::add(totals[i], weight);
+    }
+  }
+  TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) S::store(sums + S::kLanes * i, totals[i]);
+}
+
+// Second half: scores become weights, and the sums are kept.
+template <class S, int kRows, bool kWhole>
+TIDEMILL_INLINE void weigh_panel(float* p, std::size_t p_stride, const TileSpan* spans, const RowFloats& shifts,
+                                 const RowFloats& factors, float* sums) {
+  constexpr int kTogether = kWhole && S::kLanes == 16 ? kRows : 1;  // as many as the registers hold
+  for (int i = 0; i < kRows; i += kTogether) {
     if (!kWhole && spans[i].empty()) continue;
-    weigh_scores<S, kWhole>(p + static_cast<std::size_t>(i) * p_stride, spans[i], shifts[i], factors[i],
-                            sums + S::kLanes * i);
+    weigh_scores<S, kTogether, kWhole>(p + static_cast<std::size_t>(i) * p_stride, p_stride, spans[i], shifts + i,
+                                       factors + i, sums + S::kLanes * i);
   }
 }
 
@@ -307,37 +322,43 @@ struct QueryPanel {
   float soft_cap;   // 0: none
   bool whole;       // every row reads all of the tile
   TileSpan spans[kPanelQueries];  // else, tokens of the tile each row reads; begins and ends ascend
+  alignas(32) RowFloats shifts;   // of the tile's step of the softmax, as the scores leave them
+  alignas(32) RowFloats factors;
 };
 
-// p[i][t] = the scores of the panel's row i.
+// p[i][t] = the scores of the panel's row i, and the maximums that follow from them.
 template <class S, class Element, int kRows>
-void score_panel(const AttentionTile<Element>& tile, const QueryPanel& panel, float* p) {
+void score_panel(const AttentionTile<Element>& tile, QueryPanel& panel, float* p) {
   const TileSpan span = panel.whole ? kWholeTile : TileSpan{panel.spans[0].begin, panel.spans[kRows - 1].end};
   panel_scores<S, Element, kRows>(tile, panel.q, span, p, kTileTokens);
-}
-
-// The rest, from the scores: softmax and values.
-template <class S, class Element, int kRows>
-void finish_panel(const AttentionTile<Element>& tile, const QueryPanel& panel, float* p) {
   if (panel.soft_cap != 0.0f) {
     for (int i = 0; i < kRows; ++i) {
       cap_scores<S>(p + i * kTileTokens, panel.whole ? kWholeTile : panel.spans[i], panel.soft_cap);
     }
   }
-  alignas(32) RowFloats factors;
   if (panel.whole) {
-    softmax_step<S, kRows, true>(p, kTileTokens, panel.spans, panel.maximums, panel.sums, factors);
-    common_values<S, Element, kRows>(tile, p, kTileTokens, factors, kWholeTile, panel.out);
+    raise_maximums<S, kRows, true>(p, kTileTokens, panel.spans, panel.maximums, panel.shifts, panel.factors);
   } else {
-    softmax_step<S, kRows, false>(p, kTileTokens, panel.spans, panel.maximums, panel.sums, factors);
-    ragged_values<S, Element, kRows>(tile, p, kTileTokens, factors, panel.spans, panel.out);
+    raise_maximums<S, kRows, false>(p, kTileTokens, panel.spans, panel.maximums, panel.shifts, panel.factors);
+  }
+}
+
+// The rest, from the scores: weights and values.
+template <class S, class Element, int kRows>
+void finish_panel(const AttentionTile<Element>& tile, QueryPanel& panel, float* p) {
+  if (panel.whole) {
+    weigh_panel<S, kRows, true>(p, kTileTokens, panel.spans, panel.shifts, panel.factors, panel.sums);
+    common_values<S, Element, kRows>(tile, p, kTileTokens, panel.factors, kWholeTile, panel.out);
+  } else {
+    weigh_panel<S, kRows, false>(p, kTileTokens, panel.spans, panel.shifts, panel.factors, panel.sums);
+    ragged_values<S, Element, kRows>(tile, p, kTileTokens, panel.factors, panel.spans, panel.out);
   }
 }
 
 // The two for each number of rows.
 template <class S, class Element>
 struct PanelSteps {
-  using Step = void (*)(const AttentionTile<Element>& tile, const QueryPanel& panel, float* p);
+  using Step = void (*)(const AttentionTile<Element>& tile, QueryPanel& panel, float* p);
 
   static constexpr Step kScore[] = {score_panel<S, Element, 1>, score_panel<S, Element, 2>, score_panel<S, Element, 3>,
                                     score_panel<S, Element, 4>, score_panel<S, Element, 5>, score_panel<S, Element, 6>};

@@ -25,10 +25,7 @@ void materialised_scores(const AttentionCall& call, const AttentionRow& row, con
                          float* scratch) {
   const std::int32_t group = call.group();
   for (std::int32_t r = task.begin; r < task.end; ++r) {
-    AttentionTask one = task;
-    one.begin = r;
-    one.end = r + 1;
-    load_queries<S>(call, row, one, scratch);
+    load_queries<S>(call, row, task, r - task.begin, 1, scratch);
     float* p = score_row(call, row, r / group, task.kv_head * group + r % group);
     const std::int32_t position = row.start + r / group;
     for_tiles(call, position, call.last_read(row, position), [&](std::int32_t start, TileSpan span) {
@@ -50,8 +47,9 @@ void materialised_softmax(const AttentionCall& call, const AttentionRow& row, co
     float maximum;
     alignas(64) float sums[S::kLanes];
     begin_softmax<S>(call, task.kv_head * group + r % group, &maximum, sums);
-    alignas(32) RowFloats factors;
-    softmax_step<S, 1, false>(p, 0, &span, &maximum, sums, factors);
+    alignas(32) RowFloats shifts, factors;
+    raise_maximums<S, 1, false>(p, 0, &span, &maximum, shifts, factors);
+    weigh_panel<S, 1, false>(p, 0, &span, shifts, factors, sums);
     const auto total = S::set(S::sum(S::load(sums)));
     const TileSpan lanes = lanes_around<S>(span);
     for (std::int32_t t = lanes.begin; t < lanes.end; t += S::kLanes) S::store(p + t, S::div(S::load(p + t), total));
@@ -71,7 +69,7 @@ void materialised_values(const AttentionCall& call, const AttentionRow& row, con
       const auto tile = tile_of<OnceElement<Element>>(call.kv, row.table, task.kv_head, start, span);
       extra_values<S, OnceElement<Element>, 1>(tile, p + start, span, scratch);
     });
-    normalise<S>(scratch, 1, 1.0f, call.kv.head_dim, query_output<S>(call, row, task, r));
+    normalise<S>(scratch, 1, 1.0f, call.kv.head_dim, query_output(call, row, task, r));
   }
 }
 

@@ -407,7 +407,7 @@ struct Avx512 {
   template <int kRows>
   static TIDEMILL_INLINE Avx2::V row_maxima(const V (&rows)[kRows]) {
     Avx2::V eights[kRows];
-    for (int i = 0; i < kRows; ++i) {
+    TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
       eights[i] = Avx2::max(_mm512_castps512_ps256(rows[i]), _mm512_extractf32x8_ps(rows[i], 1));
     }
     return Avx2::row_maxima(eights);

@@ -4,8 +4,8 @@ A request becomes ``n`` sequences, or where a vector is asked for one. The sched
 owns their token ids. A step:
 
 1. plan     the proposer guesses, the scheduler shares out tokens and blocks, each share becomes a row of the plan
-2. submit   the executor starts to compute it
-3. collect  and gives one RowOutputs per row
+2. submit   the executor checks it and takes it
+3. collect  computes it and gives one RowOutputs per row
 4. commit   drawn tokens are resolved against proposals, appended, counted; ``num_computed`` advances only here
 5. emit     one delta per choice that got tokens or ended; what ended gives its blocks back
 

@@ -28,8 +28,8 @@ class KvPoolSpec:
 class Executor(Protocol):
     """Runs steps of one graph with its weights.
 
-    Contract: ``allocate_kv`` once, before the first step. ``submit`` takes a plan and returns before it is computed;
-    ``collect`` waits for its result; at most one plan is in flight, and the plan's sequences are not changed between
+    Contract: ``allocate_kv`` once, before the first step. ``submit`` checks and takes a plan; ``collect`` returns its
+    result, and may be what computes it; at most one plan is in flight, and the plan's sequences are not changed between
     the two. A row's result depends on its own tokens, KV and options only: bit for bit the same whatever other rows,
     chunks, block ids, block sizes or threads there are.
 
@@ -56,11 +56,11 @@ class Executor(Protocol):
         ...
 
     def submit(self, plan: StepPlan) -> None:
-        """Start a step. Raises ValueError for a plan that breaks the contract, before anything is computed."""
+        """Take a step. Raises ValueError for a plan that breaks the contract, before anything is computed."""
         ...
 
     def collect(self) -> StepResult:
-        """Wait for the step in flight and return its result."""
+        """Return the result of the step in flight, once it is computed."""
         ...
 
     def measure_roof(self, threads: int | None = None, seconds: float = 1.0) -> Roof:

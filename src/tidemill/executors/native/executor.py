@@ -33,7 +33,8 @@ ISA_VARIABLE = "TIDEMILL_ISA"
 
 
 class NativeExecutor:
-    """Implements executors.protocol.Executor. A step runs on the machine's own threads from submit to collect."""
+    """Implements executors.protocol.Executor. A step is computed in collect, by the thread that calls it
+    and the machine's own."""
 
     def __init__(
         self,
