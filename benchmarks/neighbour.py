@@ -4,8 +4,9 @@
 
 One stream decodes alone and beside a process that does nothing but count, in turns; then alone on one thread less: what
 would be left if the neighbour had a processor to itself and nobody ever waited for it. Rates are steps over the time of
-a whole turn, so stalls count. The neighbour ends with its turn, and by itself if this script is killed. The last line is
-one JSON object.
+a whole turn, so stalls count. The neighbour ends with its turn, and by itself if this script is killed.
+
+The last line is one JSON object.
 """
 
 from __future__ import annotations
