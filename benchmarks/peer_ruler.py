@@ -4,10 +4,11 @@
     tidemill bench stub --port 9000 &
     python benchmarks/peer_ruler.py --url http://127.0.0.1:9000/v1 --guidellm ENVIRONMENT/bin/guidellm
 
-Chats in a closed loop, with prompts of as many words and answers of as many tokens. What is compared means the same on
-both sides: time to first token, (last - first) / (tokens - 1) of each answer, whole answers, tokens per second from the
-first request sent to the last token. The last line is one JSON object; the exit code is 1 if a figure differs by more
-than --tolerance.
+Chats in a closed loop, with prompts of as many words and answers of as many tokens, asked for in the same way: drawing
+a token takes a server longer than taking the likeliest. With one caller (--concurrency 1) nothing depends on how
+callers fall in with each other. What is compared means the same on both sides: time to first token,
+(last - first) / (tokens - 1) of each answer, whole answers, tokens per second from the first request sent to the last
+token. The last line is one JSON object; the exit code is 1 if a figure differs by more than --tolerance.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from tidemill.bench.load.prompts import WordPrompts
 from tidemill.bench.tables import table
 
 Figures = dict[str, float]
+SAME_BODY = {"temperature": None, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+"""What GuideLLM asks for and our ruler would not: tokens drawn at the server's temperature, a count in every chunk."""
 
 
 def ours(asked: argparse.Namespace, number: int) -> Figures:
@@ -40,7 +43,8 @@ def ours(asked: argparse.Namespace, number: int) -> Figures:
         output_tokens=str(asked.output_tokens), seed=number, warmup=0,
     )  # fmt: skip
     job = Job(load=load, prompts=PromptOptions(prompts="words"), prompt_seed=2 * number, progress=False)
-    done = asyncio.run(job.at_server(ServerOptions(url=asked.url, endpoint="chat"), asked.model))
+    server = ServerOptions(url=asked.url, endpoint="chat", body=json.dumps(SAME_BODY))
+    done = asyncio.run(job.at_server(server, asked.model))
     values = done.values
     if values["requests"]["failed"]:
         raise SystemExit(f"ours: {values['requests']['errors']}")
