@@ -21,7 +21,8 @@ def test_its_baseline_and_what_lies_between_are_values_of_its_setting_and_no_def
     assert one.setting == f"{setting.owner.__name__}.{setting.name}"
     values = (one.baseline, *one.between)
     assert len(set(values)) == len(values)
-    assert str(setting.default) not in values
+    assert one.on not in values
+    assert str(setting.default) == one.baseline if one.on else str(setting.default) not in values
     if setting.choices:
         assert set(values) <= set(setting.choices)
 

@@ -31,6 +31,7 @@ from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.proposer import Proposer
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.roof import Roof
+from tidemill.scheduling.criteria import criteria_of
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler
 
@@ -187,6 +188,7 @@ def make_loop(
             max_model_len=max_model_len,
             kv_capacity_tokens=kv_capacity_tokens or space.capacity_tokens,
             end_token_ids=end_token_ids,
+            order=criteria_of(str(scheduler.get("order", "fcfs"))),
             executor=executor.description,
         ),
         proposer=proposer,

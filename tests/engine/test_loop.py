@@ -58,6 +58,11 @@ def test_each_answer_among_others_is_the_one_alone_in_chunks_of_any_size(budget:
         {"max_running": 2},
         {"block_size": 32},
         {"groups": 2},
+        {"order": "srf", "max_running": 2, "max_step_tokens": 20},
+        {"order": "fair,prefix", "max_running": 2},
+        {"order": "priority,deadline", "num_blocks": 15, "victim": "least-work"},
+        {"preempted_blocks": "drop", "num_blocks": 15},
+        {"itl_target": 1e-9},
     ],
     ids=str,
 )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.engine.scripted import make_loop, request
+from dataclasses import replace
+
+from tests.engine.scripted import HashExecutor, make_loop, request
+from tidemill.core.clock import ManualClock
+from tidemill.core.tokens import FinishReason
 from tidemill.engine.turn import Turns
 from tidemill.engine.wire import Add
 
@@ -18,3 +22,22 @@ def test_counters_go_along_when_they_are_due_and_when_nothing_is_left_to_do() ->
     assert last.stats is not None
     assert (last.stats.running, last.stats.generation_tokens_total) == (0, 3)
     assert turns.turn([], stats=False).stats is not None
+
+
+def test_a_request_that_cannot_make_its_deadline_any_more_is_refused_and_the_others_go_on() -> None:
+    clock = ManualClock()
+    executor = HashExecutor(hook=lambda plan: clock.advance(0.01 * sum(len(row.tokens) for row in plan.rows)))
+    loop = make_loop(order="deadline", clock=clock, executor=executor, max_step_tokens=100, prefix_cache="off")
+    turns = Turns(loop)
+    turns.turn([Add(request("first", 100, max_tokens=1))])  # 100 tokens of a prompt take a second
+    late = replace(request("late", 300, n=2, max_tokens=2), timeout=2.9)
+    enough = replace(request("enough", 300, max_tokens=2, ignore_eos=True), timeout=3.1)
+    outbox = turns.turn([Add(late), Add(enough)])
+    (reject,) = outbox.rejects
+    assert reject.request_id == "late"
+    assert (reject.failure.kind, reject.failure.param) == ("DeadlineUnreachable", "timeout")
+    deltas = [delta for _ in range(4) for delta in turns.turn([]).deltas]
+    assert {delta.request_id for delta in deltas} == {"enough"}
+    assert deltas[-1].finish_reason is FinishReason.LENGTH
+    loop.check_idle()
+    assert loop.stats().hopeless_total == 2

@@ -103,7 +103,7 @@ async def test_what_the_engine_sends_is_the_same_on_the_other_side(pair: tuple[s
     await writer.wait_closed()
 
 
-@pytest.mark.parametrize("name", errors.__all__)
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if isinstance(getattr(errors, name), type)])
 def test_every_error_of_the_package_crosses_as_itself(name: str) -> None:
     made = getattr(errors, name)("why", param="which")
     got = Failure.of(made).error()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter, deque
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import pytest
@@ -23,7 +25,7 @@ from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 from tidemill.scheduling.schedule import Schedule, Share
 from tidemill.scheduling.scheduler import Scheduler
-from tidemill.scheduling.sequence import SequenceCounters, SequenceState
+from tidemill.scheduling.sequence import SequenceCounters, SequenceState, Standing
 
 CONFIGS = st.builds(
     SchedulerConfig,
@@ -36,6 +38,22 @@ CONFIGS = st.builds(
     max_waiting=st.integers(1, 6),
     kv_reservation=st.sampled_from(["paged", "paged", "contiguous"]),
     prefix_cache=st.sampled_from(["on", "on", "off"]),
+    order=st.sampled_from(
+        ["fcfs", "fcfs", "priority", "fair", "srf", "deadline", "prefix", "priority,fair,srf", "fair,priority,prefix"]
+    ),
+    order_patience=st.sampled_from([0.0, 3.0, 25.0]),
+    victim=st.sampled_from(["latest", "least-work"]),
+    preempted_blocks=st.sampled_from(["keep", "drop"]),
+    itl_target=st.sampled_from([0.0, 0.0, 1.0]),
+)
+STANDINGS = st.builds(
+    Standing,
+    priority=st.integers(-2, 2),
+    tenant=st.sampled_from(["a", "b"]),
+    weight=st.sampled_from([1.0, 4.0]),
+    deadline=st.none() | st.none() | st.integers(0, 200).map(float),
+    expected_tokens=st.none() | st.integers(1, 20),
+    templates=st.sampled_from([(), ("x",)]),
 )
 GROUPS = st.integers(1, 4).flatmap(
     lambda size: st.lists(
@@ -54,11 +72,12 @@ GROUPS = st.integers(1, 4).flatmap(
 class Driver:
     """A scheduler, the sequences given to it, and the checks that hold after every step."""
 
-    def __init__(self, config: SchedulerConfig, groups: list[KvGroupSpace]) -> None:
+    def __init__(self, config: SchedulerConfig, groups: list[KvGroupSpace], *, pipelined: bool = False) -> None:
         self.config = config
         self.groups = groups
         self.clock = ManualClock()
-        self.scheduler = Scheduler(config, KvSpace(groups), copies=True, clock=self.clock)
+        self.scheduler = Scheduler(config, KvSpace(groups), copies=True, clock=self.clock, pipelined=pipelined)
+        self.flight: deque[Schedule] = deque()
         self.alive: dict[SequenceId, SequenceCounters] = {}
         self.tokens: dict[SequenceId, bytes] = {}
         self.kv: list[dict[tuple[int, int], bytes]] = [{} for _ in groups]
@@ -67,11 +86,18 @@ class Driver:
         self.exhausted = 0
         self.copied = 0
         self.padded = 0
+        self.hopeless = 0
+        self.preemptions: Counter[tuple[SequenceId, SequenceId]] = Counter()
 
-    def add(self, prompt: int, max_tokens: int, zeros: int = 0) -> None:
+    def add(self, prompt: int, max_tokens: int, zeros: int = 0, standing: Standing | None = None) -> None:
         """A prompt of so many zeros, and ones from there on; what is generated is ones as well."""
         capacity = self.scheduler.space.capacity_tokens
-        one = SequenceCounters(id=SequenceId(self.added), num_prompt=min(prompt, capacity), max_tokens=max_tokens)
+        one = SequenceCounters(
+            id=SequenceId(self.added),
+            num_prompt=min(prompt, capacity),
+            max_tokens=max_tokens,
+            standing=standing or Standing(),
+        )
         if self.config.kv_reservation == "contiguous" and not self.scheduler.fits_alone(one):
             return
         if not self.scheduler.has_room(1):
@@ -90,9 +116,18 @@ class Driver:
         if idle:
             assert not self.scheduler.schedule().shares
             self.clock.advance(idle)
+        waited = self.scheduler.waiting
         schedule = self.scheduler.schedule()
+        self.flight.append(schedule)
+        self.clock.advance(1.0)
         self._copy(schedule)
-        self._check(schedule)
+        for one in schedule.hopeless:
+            assert one.standing.deadline is not None
+            assert one.state is SequenceState.GONE
+            self.hopeless += 1
+            del self.alive[one.id]
+        self._check(schedule, {one.id for one in waited})
+        self._check_overtakes(schedule, waited)
         self._pad(schedule)
         for one in schedule.exhausted:
             assert one.num_tokens > self.scheduler.space.capacity_tokens
@@ -102,8 +137,10 @@ class Driver:
         return schedule
 
     def commit(self, schedule: Schedule, accept: random.Random) -> None:
+        assert self.flight.popleft() is schedule
         for share in schedule.shares:
             self._commit(share, accept)
+        self.scheduler.observe(schedule, 0.2 + 0.05 * schedule.num_tokens)
 
     def remove(self, one: SequenceCounters) -> None:
         self.scheduler.remove(one, self._tail(one, one.num_computed))
@@ -114,12 +151,17 @@ class Driver:
         moves the oldest, and what others lose by a preemption they had won while the oldest moved."""
         everything = sum(one.num_prompt + one.max_tokens for one in self.alive.values())
         bound = everything * (len(self.alive) + 1) + 1
+        if self.config.order != "fcfs":  # seconds until nobody may be overtaken any more, the worst priority included
+            bound += everything + 10 * int(self.config.order_patience)
         if self.config.policy == "static":  # steps with nothing but padding
             bound += len(self.alive) * everything
         randomness = random.Random(0)
+        while self.flight:
+            self.commit(self.flight[0], randomness)
         steps = 0
         while self.alive:
-            self.commit(self.schedule(), randomness)
+            self.schedule()
+            self.commit(self.flight[0], randomness)
             self.scheduler.verify()
             steps += 1
             assert steps <= bound, f"{len(self.alive)} sequences have not ended after {steps} steps"
@@ -177,7 +219,7 @@ class Driver:
             for kv, group, table in zip(self.kv, self.groups, one.tables, strict=True):
                 kv[table[position // group.block_size], position % group.block_size] = right
 
-    def _check(self, schedule: Schedule) -> None:
+    def _check(self, schedule: Schedule, waited: set[SequenceId]) -> None:
         counts = [share.num_tokens for share in schedule.shares] + [row.num_tokens for row in schedule.padding]
         assert all(count > 0 for count in counts)
         assert sum(counts) == schedule.num_tokens
@@ -185,16 +227,17 @@ class Driver:
             assert sum(counts) <= self.config.max_step_tokens
         elif counts:
             assert sum(counts) - max(counts) < self.config.max_step_tokens
-        if self.alive:
-            assert counts or schedule.exhausted, "there is work and nothing moves"
+        if self.alive and not any(other.shares for other in self.flight if other is not schedule):
+            assert counts or schedule.exhausted or schedule.hopeless, "there is work and nothing moves"
         in_step = {share.sequence.id for share in schedule.shares}
         assert len(in_step) == len(schedule.shares)
         running = self.scheduler.running
         if running and self.config.policy != "static":
-            assert running[0].id in in_step, "the oldest running sequence does not move"
+            if self.config.order == "fcfs" and len(self.flight) == 1:
+                assert running[0].id in in_step, "the oldest running sequence does not move"
         elif running:
             assert counts, "nobody of the batch moves"
-            generating = {share.sequence.caught_up for share in schedule.shares}
+            generating = {share.sequence.caught_up and share.sequence.id not in waited for share in schedule.shares}
             assert generating != {True, False}, "an answer goes on before all prompts have been read"
             assert not (True in generating and any(row.num_outputs == 0 for row in schedule.padding))
         if self.config.policy != "static":
@@ -207,6 +250,22 @@ class Driver:
             assert share.start == one.num_computed
             assert share.end <= one.num_tokens + one.num_proposed
             self._check_blocks(share)
+
+    def _check_overtakes(self, schedule: Schedule, waited: Sequence[SequenceCounters]) -> None:
+        """Nobody who waited was overtaken by more than the patience, nor at all where the order is of arrival."""
+        joined = [one for one in waited if one.state is SequenceState.RUNNING]
+        waits = [one for one in waited if one.state is SequenceState.WAITING]
+        patience = self.config.order_patience if self.config.order != "fcfs" else 0.0
+        for one in joined:
+            for other in waits:
+                if self.config.order.startswith("fair") and one.standing.tenant != other.standing.tenant:
+                    continue
+                assert one.seniority < other.seniority or one.seniority[0] - other.seniority[0] < patience
+        for one in schedule.preempted:
+            for taker in joined:
+                if taker.standing.priority < one.standing.priority:
+                    self.preemptions[taker.id, one.id] += 1
+                    assert (one.id, taker.id) not in self.preemptions, "two sequences take each other's places"
 
     def _check_blocks(self, share: Share) -> None:
         """Every position that the share's tokens read or write has a block, by the definition of a window."""
@@ -232,9 +291,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def begin(self, config: SchedulerConfig, groups: list[KvGroupSpace]) -> None:
         self.driver = Driver(config, groups)
 
-    @rule(prompt=st.integers(1, 20), max_tokens=st.integers(1, 20), zeros=st.integers(0, 20))
-    def add(self, prompt: int, max_tokens: int, zeros: int) -> None:
-        self.driver.add(prompt, max_tokens, zeros)
+    @rule(prompt=st.integers(1, 20), max_tokens=st.integers(1, 20), zeros=st.integers(0, 20), standing=STANDINGS)
+    def add(self, prompt: int, max_tokens: int, zeros: int, standing: Standing) -> None:
+        self.driver.add(prompt, max_tokens, zeros, standing)
 
     @rule(randomness=st.randoms(use_true_random=False))
     def step(self, randomness: random.Random) -> None:
@@ -266,6 +325,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for share in self.driver.schedule().shares:
             self.driver.remove(share.sequence)
             assert not self.driver.scheduler.commit(share, 0)
+        self.driver.flight.pop()
 
     @rule()
     def clear_cache(self) -> None:
@@ -278,7 +338,51 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def first_come_first_served(self) -> None:
-        assert self.driver.admitted == sorted(self.driver.admitted)
+        if self.driver.config.order == "fcfs":
+            assert self.driver.admitted == sorted(self.driver.admitted)
+
+    def teardown(self) -> None:
+        if hasattr(self, "driver"):
+            self.driver.drain()
+
+
+class PipelinedMachine(RuleBasedStateMachine):
+    """An executor that has two steps in flight, and keeps some of what it drew."""
+
+    driver: Driver
+
+    @initialize(config=CONFIGS.filter(lambda config: config.policy != "static"), groups=GROUPS)
+    def begin(self, config: SchedulerConfig, groups: list[KvGroupSpace]) -> None:
+        self.driver = Driver(config, groups, pipelined=True)
+
+    @rule(prompt=st.integers(1, 20), max_tokens=st.integers(1, 20), zeros=st.integers(0, 20), standing=STANDINGS)
+    def add(self, prompt: int, max_tokens: int, zeros: int, standing: Standing) -> None:
+        self.driver.add(prompt, max_tokens, zeros, standing)
+
+    @precondition(lambda self: len(self.driver.flight) < 2)
+    @rule(counts=st.lists(st.integers(0, 3), min_size=4, max_size=4))
+    def launch(self, counts: list[int]) -> None:
+        busy = {share.sequence.id for schedule in self.driver.flight for share in schedule.shares}
+        for one, count in zip(self.driver.scheduler.running, counts, strict=False):
+            if one.caught_up and one.id not in busy:
+                self.driver.scheduler.propose(one, count)
+        schedule = self.driver.schedule()
+        assert not busy & {share.sequence.id for share in schedule.shares}, "a sequence is in two steps at once"
+        assert not busy & {one.id for one in (*schedule.preempted, *schedule.exhausted)}
+
+    @precondition(lambda self: self.driver.flight)
+    @rule(randomness=st.randoms(use_true_random=False))
+    def land(self, randomness: random.Random) -> None:
+        self.driver.commit(self.driver.flight[0], randomness)
+
+    @precondition(lambda self: self.driver.alive)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.driver.remove(data.draw(st.sampled_from(list(self.driver.alive.values()))))
+
+    @invariant()
+    def the_blocks_add_up(self) -> None:
+        self.driver.scheduler.verify()
 
     def teardown(self) -> None:
         if hasattr(self, "driver"):
@@ -286,7 +390,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(
+TestPipelined = PipelinedMachine.TestCase
+TestScheduler.settings = TestPipelined.settings = settings(
     max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 

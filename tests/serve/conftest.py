@@ -58,9 +58,16 @@ def _behind(
     step_delay: float = 0.0,
     max_requests: int = 1000,
     embedding: Embedding | None = None,
+    order: tuple[str, ...] = (),
 ) -> Served:
     text = text or ToyText()
-    info = toy_info(text, max_model_len=max_model_len, kv_capacity_tokens=kv_capacity_tokens, embedding=embedding)
+    info = toy_info(
+        text,
+        max_model_len=max_model_len,
+        kv_capacity_tokens=kv_capacity_tokens,
+        embedding=embedding,
+        order=order,
+    )
     engine = ScriptedEngine(script, info=info, step_delay=step_delay, max_requests=max_requests)
     metrics = PrometheusMetrics()
     backend = LocalBackend(engine, text, recorder=metrics, wall_time=lambda: 1_700_000_000.5)

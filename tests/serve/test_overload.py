@@ -123,5 +123,5 @@ async def test_what_cannot_make_its_deadline_is_refused_at_once():
         background = asyncio.create_task(load(client, 4 * SUSTAINABLE, 2.0))
         await engine.until(lambda: engine.finished > 3 and engine.waiting > 3)
         status, _, code = await ask(client, timeout=0.05)
-        assert (status, code.split()[0]) == (429, "overloaded")
+        assert (status, code.split()[0]) == (503, "deadline_unreachable")
         await background

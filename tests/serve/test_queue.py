@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from tidemill.core.clock import ManualClock
-from tidemill.core.errors import Draining, InvalidRequest, Overloaded, RateLimited, Unavailable
+from tidemill.core.errors import DeadlineUnreachable, Draining, InvalidRequest, Overloaded, RateLimited, Unavailable
 from tidemill.core.tokens import EngineStats
 from tidemill.serve.queue import Queue
 
@@ -125,9 +125,39 @@ def test_what_cannot_make_its_deadline_is_refused_at_once():
     queue, _, _ = saturated()
     with queue.place(1, 6.0):
         pass
-    with pytest.raises(Overloaded, match="longer than the request's timeout of 4 s") as caught, queue.place(1, 4.0):
+    with (
+        pytest.raises(DeadlineUnreachable, match="longer than the request's timeout of 4 s") as caught,
+        queue.place(1, 4.0),
+    ):
         pass
-    assert caught.value.param == "timeout"
+    assert (caught.value.param, caught.value.status) == ("timeout", 503)
+    assert caught.value.retry_after == pytest.approx(1.0, abs=0.5)
+
+
+def test_where_tenants_take_turns_nobody_is_refused_for_the_queue_of_another():
+    queue, _, _ = saturated(max_wait=100.0)
+    queue._order = lambda: ("fair", "srf")
+    with ExitStack() as opened:
+        for _ in range(14):
+            opened.enter_context(queue.place(1, None, tenant="many"))
+        queue.max_wait = 2.0
+        with queue.place(1, None, tenant="few"):
+            pass
+        with pytest.raises(Overloaded, match="about 5"), queue.place(1, None, tenant="many"):
+            pass
+
+
+def test_where_priority_counts_first_only_what_comes_before_is_waited_for():
+    queue, _, _ = saturated(max_wait=100.0)
+    queue._order = lambda: ("priority",)
+    with ExitStack() as opened:
+        for priority in [5] * 10 + [0] * 4:
+            opened.enter_context(queue.place(1, None, priority=priority))
+        queue.max_wait = 2.0
+        with queue.place(1, None, priority=0):
+            pass
+        with pytest.raises(Overloaded, match="about 5"), queue.place(1, None, priority=5):
+            pass
 
 
 def test_errors_of_the_engine_say_when_to_come_again():

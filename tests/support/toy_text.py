@@ -104,6 +104,7 @@ def toy_info(
     max_model_len: int = 2048,
     kv_capacity_tokens: int = 4096,
     embedding: Embedding | None = None,
+    order: tuple[str, ...] = (),
 ) -> EngineInfo:
     """An engine's identity that fits a ToyText."""
     return EngineInfo(
@@ -113,5 +114,6 @@ def toy_info(
         kv_capacity_tokens=kv_capacity_tokens,
         end_token_ids=(END,),
         embedding=embedding,
+        order=order,
         executor="scripted",
     )

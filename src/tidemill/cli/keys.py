@@ -46,6 +46,9 @@ def add(  # noqa: PLR0917 (options, given by name)
         int | None, typer.Option(metavar="N", help="Most tokens per minute, prompts and answers together.")
     ] = None,
     concurrent_requests: Annotated[int | None, typer.Option(metavar="N", help="Most requests at once.")] = None,
+    weight: Annotated[
+        float, typer.Option(metavar="W", help="Share of the work beside other tenants', where --order has fair.")
+    ] = 1.0,
     json: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
 ) -> None:
@@ -58,6 +61,7 @@ def add(  # noqa: PLR0917 (options, given by name)
         requests_per_minute=requests_per_minute,
         tokens_per_minute=tokens_per_minute,
         concurrent_requests=concurrent_requests,
+        weight=weight,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
     KeyFile(keys_file).add(record)

@@ -115,10 +115,29 @@ class SchedulerConfig:
     """Most sequences that run at once."""
     max_step_tokens: int = 512
     """Token budget of one step: decode tokens first, the rest goes to prompt chunks."""
+    itl_target: float = 0.0
+    """Seconds between two tokens of an answer to aim at: from measured steps, prompts get as many tokens of each step,
+    up to max_step_tokens, as fit beside the answers, and no more answers run than go on together; 0: no target."""
+    prefill_share: float = 1.0
+    """Most of itl_target that the prompts in a step may take while answers go on."""
     chunked_prefill: bool = True
     """Split prompts over steps to fit the budget; false: a prompt is computed in one step of its own size."""
     max_waiting: int = 1024
     """Most sequences waiting; one more is refused with 429."""
+    order: str = "fcfs"
+    """Who gets prompt tokens next. fcfs: first come, first served. Else one or more of priority, deadline, fair, prefix
+    and srf, joined by commas, of which the first decides and each other one between its equals: the request's priority,
+    lower first; whose deadline is next, and a request that cannot make it is refused; the tenant that has been given
+    least; most prompt tokens in the prefix cache; least left to compute."""
+    order_patience: float = 30.0
+    """Nobody is overtaken by one that came this many seconds later or more, whatever the order says; with priorities
+    each number is worth as much waiting."""
+    victim: Literal["latest", "least-work"] = "latest"
+    """Who gives blocks back where they are short, of those with the worst priority. latest: the one that came last;
+    least-work: the one that has the fewest computed tokens to itself."""
+    preempted_blocks: Literal["keep", "drop"] = "keep"
+    """keep: what a preempted sequence has computed stays in the prefix cache until its room is needed, and is taken up
+    again; drop: it computes everything again."""
     kv_reservation: Literal["paged", "contiguous"] = "paged"
     """paged: blocks are taken as a sequence grows; contiguous: for prompt plus max_tokens at the start (slow twin)."""
     prefix_cache: Literal["on", "off"] = "on"

@@ -18,6 +18,7 @@
     ├── Overloaded                      429  overloaded             (retryable)
     ├── DeadlineExceeded                504  deadline_exceeded
     ├── Unavailable                     503  unavailable            (retryable)
+    │   ├── DeadlineUnreachable         503  deadline_unreachable   (retryable)
     │   ├── EngineDied                  503  engine_died            (retryable)
     │   └── Draining                    503  draining               (retryable)
     └── SetupError                      the command line's exit code 2
@@ -37,6 +38,7 @@ __all__ = [
     "ConfigError",
     "ContextLengthExceeded",
     "DeadlineExceeded",
+    "DeadlineUnreachable",
     "DoesNotFit",
     "Draining",
     "EngineDied",
@@ -209,6 +211,12 @@ class Unavailable(TidemillError):
     type = "service_unavailable_error"
     status = 503
     retryable = True
+
+
+class DeadlineUnreachable(Unavailable):
+    """The answer could not be there within the time that the caller gives it: said now and not when it is over."""
+
+    code = "deadline_unreachable"
 
 
 class EngineDied(Unavailable):

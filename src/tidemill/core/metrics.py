@@ -174,8 +174,39 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
         "padding_tokens_total", MetricKind.COUNTER, "Tokens computed for nothing, in batches that are padded"
     ),
     "preemptions_total": _engine(
-        "preemptions_total", MetricKind.COUNTER, "Sequences put back to waiting because blocks ran out"
+        "preemptions_total", MetricKind.COUNTER, "Sequences put back to waiting because blocks or places ran out"
     ),
+    "preempted_tokens_total": _engine(
+        "preempted_tokens_total", MetricKind.COUNTER, "Computed tokens that sequences had when they were put back"
+    ),
+    "preempted_kept_tokens_total": _engine(
+        "preempted_kept_tokens_total",
+        MetricKind.COUNTER,
+        "Of these, the ones whose KV was still there when the sequences came back",
+    ),
+    "places_taken_total": _engine(
+        "places_taken_total",
+        MetricKind.COUNTER,
+        "Sequences put back to waiting because one of better priority got the place",
+    ),
+    "overtakes_total": _engine(
+        "overtakes_total", MetricKind.COUNTER, "Sequences let in before one that was ahead of them in the queue"
+    ),
+    "longest_overtake_seconds": _engine(
+        "longest_overtake_seconds",
+        MetricKind.GAUGE,
+        "The most by which a sequence came later than one that it was let in before; below order_patience",
+    ),
+    "service_spread_tokens": _engine(
+        "service_spread_tokens",
+        MetricKind.GAUGE,
+        "Tokens, by weight, given to tenants that have requests: the most less the least",
+    ),
+    "hopeless_total": _engine(
+        "hopeless_total", MetricKind.COUNTER, "Sequences refused because they could not make their deadlines"
+    ),
+    "step_budget_tokens": _engine("step_budget_tokens", MetricKind.GAUGE, "Most tokens that the last step could have"),
+    "most_running": _engine("most_running", MetricKind.GAUGE, "Most sequences that may run now"),
     "prefix_asked_tokens_total": _engine(
         "prefix_asked_tokens_total",
         MetricKind.COUNTER,

@@ -60,6 +60,12 @@ class _Common:
     """Seconds after which the caller does not want the answer any more."""
     cache_salt: str = ""
     """Share KV blocks with requests of the same salt only."""
+    weight: float = 1.0
+    """The tenant's share beside others'."""
+    priority: int = 0
+    """Lower is earlier."""
+    expected_tokens: int | None = None
+    """Tokens of output that the caller expects."""
     raw: bytes = b""
     """The body as received."""
 
@@ -107,6 +113,12 @@ class EmbeddingRequest:
     """Who pays for its tokens."""
     timeout: float | None = None
     """Seconds after which the caller does not want the answer any more."""
+    tenant: str = ""
+    """Whose request it is, as the door found out."""
+    weight: float = 1.0
+    """The tenant's share beside others'."""
+    priority: int = 0
+    """Lower is earlier."""
     raw: bytes = b""
     """The body as received."""
 

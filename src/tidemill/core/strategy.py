@@ -22,6 +22,9 @@ class Strategy:
     """The field of the configuration that switches it, as ``SchedulerConfig.policy``."""
     baseline: str
     """The setting's value that turns it off: the slow twin."""
+    on: str = ""
+    """The value that is compared with the twin where that is not the setting's default: it suits some loads only, and
+    is off until somebody turns it on."""
     why: str
     """What the twin pays for and this does not, in one sentence: the line below its row in the ablation."""
     metric: str

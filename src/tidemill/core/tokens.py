@@ -46,6 +46,16 @@ class TokenRequest:
     """Whose request it is. Requests share KV blocks with those of the same tenant and salt only."""
     cache_salt: str = ""
     """The caller's own division of what is shared."""
+    weight: float = 1.0
+    """The tenant's share beside others', where tenants take turns."""
+    priority: int = 0
+    """Lower is earlier, where the order looks at it."""
+    expected_tokens: int | None = None
+    """Tokens of output that the caller expects."""
+    timeout: float | None = None
+    """Seconds from now after which the answer is of no use."""
+    least_tokens: int = 1
+    """Tokens of output without which it is of no use then."""
 
     @property
     def choices(self) -> int:
@@ -63,6 +73,11 @@ class EmbedRequest:
     """At least one token id, each in [0, vocab_size)."""
     arrival: float = 0.0
     """When the request arrived, on the engine's clock (seconds)."""
+    tenant: str = ""
+    """Whose request it is, and below it as in a TokenRequest."""
+    weight: float = 1.0
+    priority: int = 0
+    timeout: float | None = None
 
     @property
     def choices(self) -> int:
@@ -112,6 +127,8 @@ class EngineInfo:
     """The model's end tokens: the union of what generation config, config and tokenizer name."""
     embedding: Embedding | None = None
     """How the model embeds; None: it generates. It does one of the two."""
+    order: tuple[str, ...] = ()
+    """What decides who is next, one after the other; empty: who came first."""
     executor: str = ""
     """Executor, instruction set, numerics and threads that run, for people and logs."""
 
@@ -136,6 +153,24 @@ class EngineStats:
     padding_tokens_total: int = 0
     """Tokens computed for nothing, in batches that are padded."""
     preemptions_total: int = 0
+    preempted_tokens_total: int = 0
+    """Computed tokens that preempted sequences had."""
+    preempted_kept_tokens_total: int = 0
+    """Of these, the ones that were still there when the sequences came back."""
+    places_taken_total: int = 0
+    """Preemptions by which a request of better priority got the place."""
+    overtakes_total: int = 0
+    """How often a sequence was let in before one that had come earlier, or whose priority made up for that."""
+    longest_overtake_seconds: float = 0.0
+    """The most that lay between two such sequences."""
+    service_spread_tokens: float = 0.0
+    """Tokens, by weight, that tenants with requests have been given: the most less the least."""
+    hopeless_total: int = 0
+    """Sequences that were refused because they could not make their deadlines."""
+    step_budget_tokens: int = 0
+    """Most tokens that the last step could have."""
+    most_running: int = 0
+    """Most sequences that may run now."""
     prefix_asked_tokens_total: int = 0
     """Tokens of sequences that were let in and could share KV blocks, those that came back included."""
     prefix_hit_tokens_total: int = 0

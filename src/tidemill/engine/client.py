@@ -178,7 +178,10 @@ class ProcessEngine:
         reason = self._reason()
         if reason is not None:
             raise EngineDied(reason) if self._gave_up else Unavailable(reason)
-        limit = self._config.scheduler.max_running + self._config.scheduler.max_waiting
+        scheduler = self._config.scheduler
+        limit = scheduler.max_running + scheduler.max_waiting
+        if self.info.order[:1] == ("fair",):  # who has not had his part of the queue gets in beside those who fill it
+            limit += scheduler.max_waiting
         if len(self._streams) >= limit:
             raise Overloaded(f"{len(self._streams)} requests are open; at most {limit}")
 

@@ -21,6 +21,7 @@ from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.speed import Speed
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.graph import KvGroup
+from tidemill.scheduling.criteria import criteria_of
 from tidemill.scheduling.kv.space import UNBOUNDED_TOKENS, KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler
 from tidemill.scheduling.setting_checks import check_settings
@@ -70,6 +71,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
             kv_capacity_tokens=_capacity(space, plan.max_model_len),
             end_token_ids=model.end_token_ids,
             embedding=model.embedding,
+            order=criteria_of(config.scheduler.order),
             executor=executor.description,
         ),
         strict=config.strict,

@@ -31,7 +31,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from tidemill.core.clock import Clock, SystemClock
-from tidemill.core.errors import InvalidRequest, Overloaded
+from tidemill.core.errors import DeadlineUnreachable, InvalidRequest, Overloaded, TidemillError
 from tidemill.core.grammar import Grammar
 from tidemill.core.metrics import STEP_BUCKETS
 from tidemill.core.step import NO_SEQUENCE, PlanRow, RowOptions, RowOutputs, SequenceId, StepPlan, StepResult
@@ -44,6 +44,7 @@ from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.proposer import NoProposer, Proposer
 from tidemill.engine.sequences import EmbeddedSequence, EngineSequence, GeneratedSequence
 from tidemill.engine.speed import Speed, SpeedMeter
+from tidemill.engine.standing import standing_of
 from tidemill.engine.tickets import ticket_number
 from tidemill.executors.protocol import Executor
 from tidemill.scheduling.kv.cache import BlockKey
@@ -125,6 +126,7 @@ class EngineLoop:
         self._sequences: dict[SequenceId, EngineSequence] = {}
         self._num_constrained = 0
         self._requests: dict[str, list[EngineSequence]] = {}
+        self._refusals: list[tuple[str, TidemillError]] = []
         self._next_id = 0
         self._resets: Counter[str] = Counter()
         self._failures = 0
@@ -165,7 +167,7 @@ class EngineLoop:
     def stats(self) -> EngineStats:
         """The state of now; durations are those of the last step."""
         balances = self._scheduler.space.balances()
-        cache = self._scheduler.cache_counts
+        cache, counts = self._scheduler.cache_counts, self._scheduler.counts
         meter = self._meter
         return EngineStats(
             steps=meter.steps,
@@ -180,7 +182,16 @@ class EngineLoop:
             prompt_tokens_total=meter.prompt_tokens,
             generation_tokens_total=meter.generation_tokens,
             padding_tokens_total=meter.padding_tokens,
-            preemptions_total=self._scheduler.num_preemptions,
+            preemptions_total=counts.preemptions,
+            preempted_tokens_total=counts.preempted_tokens,
+            preempted_kept_tokens_total=cache.kept,
+            places_taken_total=counts.places_taken,
+            overtakes_total=counts.overtakes,
+            longest_overtake_seconds=counts.longest_overtake,
+            service_spread_tokens=counts.service_spread,
+            hopeless_total=counts.hopeless,
+            step_budget_tokens=counts.step_budget,
+            most_running=counts.most_running,
             prefix_asked_tokens_total=cache.asked,
             prefix_hit_tokens_total=cache.hit,
             prefix_missed_again_tokens_total=cache.missed_again,
@@ -207,7 +218,7 @@ class EngineLoop:
         max_tokens = admit(request, self._info)
         if request.request_id in self._requests:
             raise InvalidRequest(f"request id {request.request_id} is in use", param="request_id")
-        self._check_queue(request.choices)
+        self._check_queue(request.choices, request.tenant)
         self._requests[request.request_id] = self._enter(request, max_tokens)
 
     def abort(self, request_id: str, choice: int | None = None) -> None:
@@ -242,13 +253,20 @@ class EngineLoop:
         schedule = self._scheduler.schedule()
         self._meter.lap("schedule")
         deltas = [self._end(self._sequences[one.id], FinishReason.LENGTH) for one in schedule.exhausted]
+        deltas += self._give_up(schedule)
         deltas += self._run(schedule)
         self._meter.lap("commit")
         self._meter.padding_tokens += schedule.num_padding
         self._meter.step(begin=begin, tokens=schedule.num_tokens)
+        self._scheduler.observe(schedule, self._meter.step_seconds)
         self._check()
         self._tell_cache()
         return deltas
+
+    def refusals(self) -> list[tuple[str, TidemillError]]:
+        """Requests, by id, that were queued and were refused since the last call; nothing else is said of them."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
 
     def emitted(self, seconds: float) -> None:
         """Count the time it took to send a step's deltas on."""
@@ -273,11 +291,11 @@ class EngineLoop:
 
     # -- requests and sequences ------------------------------------------------------------------------------------
 
-    def _check_queue(self, count: int) -> None:
+    def _check_queue(self, count: int, tenant: str) -> None:
         limit = self._scheduler.config.max_waiting
         if count > limit:
             raise InvalidRequest(f"n is {count}, and max_waiting lets only {limit} sequences wait", param="n")
-        if not self._scheduler.has_room(count):
+        if not self._scheduler.has_room(count, tenant):
             raise Overloaded(f"the queue is full: {self._scheduler.num_waiting} of {limit} sequences wait")
 
     def _enter(self, request: TokenRequest | EmbedRequest, max_tokens: int) -> list[EngineSequence]:
@@ -289,8 +307,11 @@ class EngineLoop:
         return sequences
 
     def _sequences_of(self, request: TokenRequest | EmbedRequest, max_tokens: int) -> Sequence[EngineSequence]:
+        standing = standing_of(request, self._info.order, self._clock.now())
         if isinstance(request, EmbedRequest):
-            return [EmbeddedSequence(request, choice=0, sequence_id=self._new_id(), max_tokens=max_tokens)]
+            one = EmbeddedSequence(request, choice=0, sequence_id=self._new_id(), max_tokens=max_tokens)
+            one.counters.standing = standing
+            return [one]
         seed = self._seeds() if request.sampling.seed is None else request.sampling.seed
         sequences = [
             GeneratedSequence(
@@ -304,6 +325,8 @@ class EngineLoop:
             )
             for choice in range(request.choices)
         ]
+        for sequence in sequences:
+            sequence.counters.standing = standing
         self._name_blocks(request, sequences)
         return sequences
 
@@ -343,7 +366,8 @@ class EngineLoop:
 
     def _leave(self, sequence: EngineSequence, reason: FinishReason) -> None:
         """Take a sequence out of everything."""
-        self._scheduler.remove(sequence.counters, self._tail(sequence))
+        complete = reason in (FinishReason.STOP, FinishReason.LENGTH)
+        self._scheduler.remove(sequence.counters, self._tail(sequence), complete=complete)
         del self._sequences[sequence.counters.id]
         self._num_constrained -= sequence.constrained
         siblings = self._requests[sequence.request_id]
@@ -355,6 +379,23 @@ class EngineLoop:
     def _end(self, sequence: EngineSequence, reason: FinishReason, error: str | None = None) -> TokenDelta:
         self._leave(sequence, reason)
         return sequence.ended(reason, error)
+
+    def _give_up(self, schedule: Schedule) -> list[TokenDelta]:
+        """Refuse the requests whose sequences cannot be ready in time; a choice of one that has said something ends."""
+        deltas = []
+        for counters in schedule.hopeless:
+            sequence = self._sequences.get(counters.id)
+            if sequence is None:  # refused with another choice of its request
+                continue
+            siblings = tuple(self._requests[sequence.request_id])
+            said = "the answer could not be there within the request's timeout any more; it was not begun"
+            if any(one.num_output for one in siblings):
+                deltas.append(self._end(sequence, FinishReason.ERROR, said))
+                continue
+            for one in siblings:
+                self._leave(one, FinishReason.ABORT)
+            self._refusals.append((sequence.request_id, DeadlineUnreachable(said, param="timeout")))
+        return deltas
 
     # -- the parts of a step ---------------------------------------------------------------------------------------
 
@@ -385,7 +426,7 @@ class EngineLoop:
     def _run(self, schedule: Schedule) -> list[TokenDelta]:
         self._copy(schedule)
         if not schedule.shares and not schedule.padding:
-            assert schedule.exhausted, "there is work, and no sequence can go on"
+            assert schedule.exhausted or schedule.hopeless, "there is work, and no sequence can go on"
             return []
         self._record(schedule)
         rows, seconds = self._attempt(self._plan(schedule))

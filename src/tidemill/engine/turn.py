@@ -48,8 +48,9 @@ class Turns:
                 self._add(command.request)
         for request, error in self._gate.open():
             self._enter(request, error)
-        rejects, self._rejects = self._rejects, []
         deltas = self._loop.step()
+        rejects, self._rejects = self._rejects, []
+        rejects += [Reject(request_id, Failure.of(error)) for request_id, error in self._loop.refusals()]
         due = stats or not self._loop.has_work
         return Outbox(deltas=deltas, rejects=rejects, stats=self._loop.stats() if due else None)
 

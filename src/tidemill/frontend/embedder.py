@@ -18,6 +18,7 @@ from tidemill.core.protocols import TokenEngine
 from tidemill.core.requests import EmbeddingRequest, Prompt
 from tidemill.core.tokens import EmbedRequest
 from tidemill.engine.admission import check_embeds, check_text, check_tokens
+from tidemill.frontend.standing import check_standing
 from tidemill.frontend.text import Text
 from tidemill.frontend.vectors import check_dimensions, encoded, finished
 
@@ -42,6 +43,7 @@ class Embedder:
     async def open(self, request: EmbeddingRequest, arrival: float) -> Reply:
         """The answer, complete. Raises InvalidRequest, naming ``input`` or ``input[i]``, and what the engine raises."""
         check_embeds(self._engine.info)
+        check_standing(request, self._engine.info)
         embedding = self._engine.info.embedding
         assert embedding is not None
         check_dimensions(request.dimensions, embedding, request.model)
@@ -53,7 +55,7 @@ class Embedder:
         texts = self._encode(request) if size <= _SHORT_TEXT else await asyncio.to_thread(self._encode, request)
         tokens = sum(map(len, texts))
         request.account.reserve(prompt=tokens, output=0, limit_field=None)
-        vectors = await self._vectors(texts, arrival)
+        vectors = await self._vectors(request, texts, arrival)
         request.account.spend(prompt=tokens, output=0)
         self._recorder.add(PROMPT_TOKENS, tokens)
         self._recorder.add(EMBEDDINGS, len(texts))
@@ -81,14 +83,23 @@ class Embedder:
         check_tokens(ids, info.vocab_size)
         return ids
 
-    async def _vectors(self, texts: Sequence[Sequence[int]], arrival: float) -> list[bytes]:
+    async def _vectors(self, request: EmbeddingRequest, texts: Sequence[Sequence[int]], arrival: float) -> list[bytes]:
         """The pooled vector of each text, in order. The first error ends the others."""
         room = asyncio.Semaphore(_WINDOW)
 
         async def vector(ids: Sequence[int]) -> bytes:
             async with room:
                 name = f"emb-{uuid.uuid4().hex}"
-                return await self._engine.embed(EmbedRequest(request_id=name, prompt=tuple(ids), arrival=arrival))
+                asked = EmbedRequest(
+                    request_id=name,
+                    prompt=tuple(ids),
+                    arrival=arrival,
+                    tenant=request.tenant,
+                    weight=request.weight,
+                    priority=request.priority,
+                    timeout=request.timeout,
+                )
+                return await self._engine.embed(asked)
 
         tasks = [asyncio.create_task(vector(ids)) for ids in texts]
         try:

@@ -14,6 +14,7 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenRequest
 from tidemill.engine.admission import check
 from tidemill.frontend.bad_words import banned_sequences
+from tidemill.frontend.standing import check_standing, least_tokens
 from tidemill.frontend.text import Text, prompt_end
 
 __all__ = ["MAX_CALL_CHOICES", "PreparedPrompt", "Preparer"]
@@ -56,6 +57,7 @@ class Preparer:
             raise _with_limit_named(error, request.limit_field) from error
 
     async def _prepared(self, request: GenerationRequest, arrival: float) -> list[PreparedPrompt]:
+        check_standing(request, self._info)
         sampling = request.sampling.validated(self._info.vocab_size)
         if isinstance(request, ChatRequest):
             try:
@@ -167,6 +169,11 @@ class Preparer:
             arrival=arrival,
             tenant=request.tenant,
             cache_salt=request.cache_salt,
+            weight=request.weight,
+            priority=request.priority,
+            expected_tokens=request.expected_tokens,
+            timeout=request.timeout,
+            least_tokens=least_tokens(request, sampling),
         )
 
 

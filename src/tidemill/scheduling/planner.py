@@ -30,8 +30,13 @@ class Planner:
         """Blocks that prompts compute next; those behind them wait for them."""
         self.copies: list[BlockCopy] = []
         self.shares: dict[SequenceId, Share] = {}
+        self.newcomers: set[SequenceId] = set()
+        """Who was let in for this step."""
         self.preempted: list[SequenceCounters] = []
+        self.short = False
+        """Somebody was preempted because blocks were short: nobody is let in."""
         self.exhausted: list[SequenceCounters] = []
+        self.hopeless: list[SequenceCounters] = []
         self.padding: list[PaddedRow] = []
 
     def keep(self, sequence: SequenceCounters, counts: tuple[int, ...]) -> None:
@@ -58,13 +63,14 @@ class Planner:
             self.padding.append(row)
             self.budget -= row.num_tokens
 
-    def give_back(self, sequence: SequenceCounters) -> None:
-        """Take a sequence out of the step: it is preempted."""
+    def give_back(self, sequence: SequenceCounters) -> Share | None:
+        """Take a sequence out of the step: it is preempted. The share that it had."""
         self.let(sequence)
         self.preempted.append(sequence)
         share = self.shares.pop(sequence.id, None)
         if share is not None:
             self.budget += share.num_tokens
+        return share
 
     def chunk(self, sequence: SequenceCounters, *, chunked: bool) -> int:
         """How many tokens of a prompt the step takes: as many as the budget has, or all of them if chunking is off
@@ -79,7 +85,11 @@ class Planner:
 
     def made(self) -> Schedule:
         """The step."""
+        answers = [share for share in self.shares.values() if share.sequence.caught_up]
         return Schedule(
+            num_answers=len(answers),
+            num_answer_tokens=sum(share.num_tokens for share in answers),
+            hopeless=tuple(self.hopeless),
             shares=tuple(self.shares.values()),
             preempted=tuple(self.preempted),
             copies=tuple(self.copies),

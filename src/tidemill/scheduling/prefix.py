@@ -26,17 +26,21 @@ class CacheCounts:
     """Of these, the ones whose KV came from the cache."""
     missed_again: int = 0
     """Of these, the ones whose KV had been in the cache not long before and had to make room."""
+    kept: int = 0
+    """Of the hits, the ones of sequences that came back after a preemption."""
 
 
 class PrefixSharing:
     """Between the sequences of one scheduler, by the keys they came with."""
 
-    def __init__(self, space: KvSpace, *, on: bool, copies: bool) -> None:
-        """``copies``: blocks can be copied between steps."""
+    def __init__(self, space: KvSpace, *, on: bool, copies: bool, keeps: bool = True) -> None:
+        """``copies``: blocks can be copied between steps. ``keeps``: what a preempted sequence had computed is kept for
+        it as anything else is; else it computes everything again (the slow twin)."""
         self.on = on
         self.counts = CacheCounts()
         self._space = space
         self._copies = copies and on
+        self._keeps = keeps
         self._age = 0
 
     def next_key(self, sequence: SequenceCounters) -> BlockKey | None:
@@ -50,6 +54,8 @@ class PrefixSharing:
         """How many of a sequence's tokens ``adopt`` would have computed; nothing changes."""
         before = sequence.num_computed
         if not self.on or not sequence.keys or before % self._space.block_size:
+            return before
+        if sequence.num_preemptions and not self._keeps:
             return before
         return self._space.match(before, sequence.keys, sequence.num_tokens - 1)
 
@@ -72,6 +78,8 @@ class PrefixSharing:
         before = sequence.num_computed
         limit = sequence.num_tokens - 1 - before
         if not self._copies or before % self._space.block_size or limit < 1:
+            return []
+        if sequence.num_preemptions and not self._keeps:
             return []
         key = self.next_key(sequence) or self._tail_key(sequence)
         if key is None:
@@ -98,6 +106,8 @@ class PrefixSharing:
         self.counts.hit += gained
         if sequence.num_preemptions == 0:
             sequence.num_adopted += gained
+        else:
+            self.counts.kept += gained
 
     def count_admitted(self, sequence: SequenceCounters) -> None:
         """Note that a sequence is let in, with what it has taken."""

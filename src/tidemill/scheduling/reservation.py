@@ -7,9 +7,10 @@ contiguous   for prompt and max_tokens on admission; of a window group those of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from tidemill.core.config import SchedulerConfig
+from tidemill.core.step import SequenceId
 from tidemill.scheduling.kv.space import KvSpace
 from tidemill.scheduling.planner import Planner
 from tidemill.scheduling.sequence import SequenceCounters
@@ -36,11 +37,14 @@ class Reservation:
             sequence.tables, sequence.num_computed, num_tokens=sequence.max_kv_tokens, step_tokens=chunk
         )
 
-    def promised(self, running: Iterable[SequenceCounters]) -> tuple[int, ...]:
-        """What running sequences still need for the tokens they have, and for a block of growth each."""
+    def promised(self, running: Iterable[SequenceCounters], newcomers: Container[SequenceId] = ()) -> tuple[int, ...]:
+        """What running sequences still need for the tokens they have, and for a block of growth each. ``newcomers``:
+        those of them that were let in for this step, which have had nothing yet and may not grow."""
         total = [0] * len(self._space.pools)
         for one in running:
-            total = [a + b for a, b in zip(total, self._lacking(one, self._tokens_soon(one)), strict=True)]
+            new = one.id in newcomers
+            needed = self.at_admission(one) if new else self._lacking(one, self._tokens_soon(one))
+            total = [a + b for a, b in zip(total, needed, strict=True)]
         return tuple(total)
 
     def fitted(self, planner: Planner, sequence: SequenceCounters, count: int) -> int:

@@ -53,6 +53,12 @@ class Schedule:
     """What to copy before the step is computed, in this order, whether or not the step has shares."""
     exhausted: tuple[SequenceCounters, ...] = ()
     """Sequences that outgrew the whole KV space: they have left, their blocks are free."""
+    hopeless: tuple[SequenceCounters, ...] = ()
+    """Sequences that cannot be ready at their deadlines any more: they have left, having had nothing yet."""
+    num_answers: int = 0
+    """Shares of sequences whose answers go on."""
+    num_answer_tokens: int = 0
+    """Tokens of these shares."""
     padding: tuple[PaddedRow, ...] = ()
     """Rows to be computed with the shares, whose results are dropped."""
 

@@ -6,6 +6,7 @@ import math
 
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.errors import ConfigError
+from tidemill.scheduling.criteria import criteria_of
 
 __all__ = ["check_settings"]
 
@@ -15,7 +16,10 @@ def check_settings(config: SchedulerConfig) -> None:
     for name in ("max_running", "max_step_tokens", "max_waiting", "batch_size"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}", param=name)
-    for name in ("prefix_cache_ttl", "batch_wait"):
+    for name in ("prefix_cache_ttl", "batch_wait", "order_patience", "itl_target"):
         seconds = getattr(config, name)
         if not 0 <= seconds < math.inf:
             raise ConfigError(f"{name} must be 0 or more seconds, not {seconds}", param=name)
+    if not 0 <= config.prefill_share <= 1:
+        raise ConfigError(f"prefill_share must be between 0 and 1, not {config.prefill_share}", param="prefill_share")
+    criteria_of(config.order)

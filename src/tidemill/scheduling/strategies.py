@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from tidemill.core.strategy import Strategy, register
 
-__all__ = ["CHUNKED_PREFILL", "CONTINUOUS_BATCHING", "PAGED_KV", "PREFIX_CACHE"]
+__all__ = [
+    "CHUNKED_PREFILL",
+    "CONTINUOUS_BATCHING",
+    "DEADLINE_ORDER",
+    "FAIR_ORDER",
+    "KEPT_BLOCKS",
+    "LEAST_WORK_VICTIMS",
+    "PACED_STEPS",
+    "PAGED_KV",
+    "PREFIX_CACHE",
+    "PREFIX_FIRST",
+    "PRIORITY_ORDER",
+    "SHORTEST_FIRST",
+]
 
 CONTINUOUS_BATCHING = register(
     Strategy(
@@ -56,5 +69,108 @@ PREFIX_CACHE = register(
         why="Prompts that begin like others are computed again from their first token on.",
         when="Where prompts begin alike (a system prompt, earlier turns, several choices), else it costs little.",
         doc="strategies.md#prefix-cache",
+    )
+)
+
+KEPT_BLOCKS = register(
+    Strategy(
+        name="kept-blocks",
+        setting="SchedulerConfig.preempted_blocks",
+        baseline="drop",
+        metric="tidemill_engine_preempted_kept_tokens_total",
+        why="A sequence that gave its blocks back computes all of its tokens again, also those that are still there.",
+        when="Always: what is kept takes no room from anybody.",
+        doc="strategies.md#kept-blocks",
+    )
+)
+
+LEAST_WORK_VICTIMS = register(
+    Strategy(
+        name="least-work-victims",
+        setting="SchedulerConfig.victim",
+        baseline="latest",
+        on="least-work",
+        metric="tidemill_engine_preempted_tokens_total",
+        why="Whoever came last may have read a long prompt, which is then read again.",
+        when="When memory is short and prompts differ much in length.",
+        doc="strategies.md#least-work-victims",
+    )
+)
+
+PACED_STEPS = register(
+    Strategy(
+        name="paced-steps",
+        setting="SchedulerConfig.itl_target",
+        baseline="0.0",
+        on="0.1",
+        metric="tidemill_engine_step_budget_tokens",
+        why="A step of a fixed number of tokens takes longer on one machine, or behind long contexts, than on another.",
+        when="When answers stream to people: it bounds the gap between their tokens whatever the machine.",
+        doc="strategies.md#paced-steps",
+    )
+)
+
+PRIORITY_ORDER = register(
+    Strategy(
+        name="priority-order",
+        setting="SchedulerConfig.order",
+        baseline="fcfs",
+        on="priority",
+        metric="tidemill_engine_places_taken_total",
+        why="What may wait is served before what is urgent, if it came before.",
+        when="When callers of one operator know what may wait, such as batch jobs beside a chat.",
+        doc="strategies.md#priority-order",
+    )
+)
+
+FAIR_ORDER = register(
+    Strategy(
+        name="fair-order",
+        setting="SchedulerConfig.order",
+        baseline="fcfs",
+        on="fair",
+        metric="tidemill_engine_service_spread_tokens",
+        why="Everybody waits for the tenant that sends most.",
+        when="When several tenants with keys of their own share a server.",
+        doc="strategies.md#fair-order",
+    )
+)
+
+DEADLINE_ORDER = register(
+    Strategy(
+        name="deadline-order",
+        setting="SchedulerConfig.order",
+        baseline="fcfs",
+        on="deadline",
+        metric="tidemill_engine_hopeless_total",
+        why="Work is done for answers that come too late, and who has time goes before who has none.",
+        when="When requests have timeouts that differ, or loads that cannot all be served in time.",
+        doc="strategies.md#deadline-order",
+    )
+)
+
+SHORTEST_FIRST = register(
+    Strategy(
+        name="shortest-first",
+        setting="SchedulerConfig.order",
+        baseline="fcfs",
+        on="srf",
+        metric="tidemill_engine_overtakes_total",
+        why="Many short requests wait for a long one that came a little before them.",
+        when="When the mean time to the first token counts, and lengths differ much.",
+        doc="strategies.md#shortest-first",
+    )
+)
+
+PREFIX_FIRST = register(
+    Strategy(
+        name="prefix-first",
+        setting="SchedulerConfig.order",
+        baseline="fcfs",
+        on="prefix",
+        metric="tidemill_engine_prefix_hit_tokens_total",
+        why="Blocks that those who wait would share make room for others before their turn comes.",
+        when="When groups of prompts begin alike and the cache does not hold the beginnings of all groups.",
+        doc="strategies.md#prefix-first",
     )
 )

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 from starlette.types import Receive, Scope, Send
 
@@ -19,7 +20,7 @@ from tidemill.core.errors import DeadlineExceeded, Draining, TidemillError
 from tidemill.core.events import Event, Reply
 from tidemill.core.metrics import REQUESTS_ACTIVE, Recorder
 from tidemill.core.protocols import Backend
-from tidemill.core.requests import AnyRequest, choices_of
+from tidemill.core.requests import AnyRequest, ChatRequest, CompletionRequest, EmbeddingRequest, choices_of
 from tidemill.serve import sse
 from tidemill.serve.deadline import Deadline
 from tidemill.serve.dialect import OPENAI, Dialect
@@ -28,6 +29,7 @@ from tidemill.serve.queue import Queue
 
 __all__ = ["Answer", "CallerGone"]
 
+_TIMED = (ChatRequest, CompletionRequest, EmbeddingRequest)
 _log = logging.getLogger(__name__)
 
 
@@ -64,8 +66,14 @@ class Answer:
         """Answer. Raises TidemillError while nothing has been sent, and CallerGone."""
         del scope
         self._drain.check()
-        with self._queue.place(choices_of(self._request), self._deadline.left()), self._drain.answer(), self._active():
+        with self._place(), self._drain.answer(), self._active():
             await self._watched(receive, send)
+
+    def _place(self) -> AbstractContextManager[None]:
+        request, left = self._request, self._deadline.left()
+        if not isinstance(request, _TIMED):
+            return self._queue.place(choices_of(request), left)
+        return self._queue.place(choices_of(request), left, tenant=request.tenant, priority=request.priority)
 
     @contextmanager
     def _active(self) -> Iterator[None]:
@@ -97,7 +105,7 @@ class Answer:
             await _cancel(work, hang_up, cutoff)
 
     async def _work(self, send: Send) -> None:
-        reply = await self._backend.open(self._request)
+        reply = await self._backend.open(self._timed())
         try:
             if reply.streamed:
                 await self._stream(reply, send)
@@ -105,6 +113,12 @@ class Answer:
                 await self._whole(reply, send)
         finally:
             await _close(reply.events)
+
+    def _timed(self) -> AnyRequest:
+        """The request, with the seconds that are left for it."""
+        if isinstance(self._request, _TIMED):
+            return replace(self._request, timeout=self._deadline.left())
+        return self._request
 
     async def _whole(self, reply: Reply, send: Send) -> None:
         event = await anext(reply.events)

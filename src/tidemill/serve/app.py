@@ -117,7 +117,12 @@ def make_app(
     if engine is not None:
         metrics.watch(engine.stats, model=backend.models[0])
     clock = clock or SystemClock()
-    queue = Queue(EngineStats if engine is None else engine.stats, clock, max_wait=config.max_wait_seconds)
+    queue = Queue(
+        EngineStats if engine is None else engine.stats,
+        clock,
+        max_wait=config.max_wait_seconds,
+        order=lambda: () if engine is None else engine.info.order,
+    )
     live.follow(queue.change)
     routes = _Routes(
         backend,
@@ -338,6 +343,7 @@ class _Routes:
             default_model=self._backend.models[0],
             request_id=request.state.request_id,
             tenant=request.state.caller.tenant,
+            weight=request.state.caller.weight,
             account=request.state.account,
         )
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from tidemill.core.requests import EmbeddingRequest, Prompt
 from tidemill.serve.deadline import seconds_within
 from tidemill.serve.fields import FieldFilter
-from tidemill.serve.schemas import Incoming, parsed, texts_or_ids
+from tidemill.serve.schemas import Incoming, parsed, priority_within, texts_or_ids
 
 __all__ = ["embedding_request"]
 
@@ -26,6 +26,12 @@ class _EmbeddingBody(BaseModel):
     truncate_prompt_tokens: int | None = None
     user: str | None = None
     timeout: float | None = None
+    priority: int = 0
+
+    @field_validator("priority")
+    @classmethod
+    def _priority(cls, value: int) -> int:
+        return priority_within(value)
 
     @field_validator("timeout")
     @classmethod
@@ -54,5 +60,8 @@ def embedding_request(incoming: Incoming) -> EmbeddingRequest:
         user=fields.user,
         account=incoming.account,
         timeout=fields.timeout,
+        tenant=incoming.tenant,
+        weight=incoming.weight,
+        priority=fields.priority,
         raw=incoming.raw,
     )

@@ -46,7 +46,6 @@ NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
     "moderation": (),
     "n_predict": (),
     "prediction": (),
-    "priority": (0,),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),

@@ -2,21 +2,22 @@
 
     predicted wait = choices before it * seconds that a choice runs / most that ran at once
 
-over the last half minute, from the engine's snapshots. By Little's law the seconds that a choice runs are the sum of
-all running times over the number that ended, so they are known also from times when nobody waited. Only while the
+Where tenants take turns or priorities count, only the part of them counts that comes before the newcomer. Seconds are
+those over the last half minute, from the engine's snapshots. By Little's law the seconds that a choice runs are the sum
+of all running times over the number that ended, so they are known also from times when nobody waited. Only while the
 engine has choices waiting: otherwise there is room, and nothing is predicted.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from tidemill.core.clock import Clock
 from tidemill.core.config import ServerConfig
-from tidemill.core.errors import Overloaded, TidemillError, Unavailable
+from tidemill.core.errors import DeadlineUnreachable, Overloaded, TidemillError, Unavailable
 from tidemill.core.tokens import EngineStats
 
 __all__ = ["Queue"]
@@ -39,12 +40,22 @@ class _Sample(NamedTuple):
 class Queue:
     """Counts the choices that have been let in and have not ended."""
 
-    def __init__(self, stats: Callable[[], EngineStats], clock: Clock, *, max_wait: float) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        clock: Clock,
+        *,
+        max_wait: float,
+        order: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """``order``: what decides in the engine who is next."""
         self.max_wait = max_wait
         """Seconds; 0: no bound."""
         self._stats = stats
         self._clock = clock
+        self._order = order
         self._open = 0
+        self._open_of: Counter[tuple[str, int]] = Counter()
         self._samples: deque[_Sample] = deque()
         self._latest = _Sample(clock.now(), 0, 0.0, 0)
         self._load_seconds = 0.0
@@ -54,11 +65,15 @@ class Queue:
         self.max_wait = config.max_wait_seconds
 
     @contextmanager
-    def place(self, choices: int, timeout: float | None = None) -> Iterator[None]:
-        """``choices`` of one request are in work inside this block. Raises Overloaded, at once, for what would wait
-        longer than the bound, or than its own ``timeout`` in seconds."""
-        self._check(choices, timeout)
+    def place(
+        self, choices: int, timeout: float | None = None, *, tenant: str = "", priority: int = 0
+    ) -> Iterator[None]:
+        """``choices`` of one request are in work inside this block. Raises, at once, Overloaded for what would wait
+        longer than the bound, and DeadlineUnreachable for what would wait longer than its own ``timeout`` in
+        seconds."""
+        self._check(choices, timeout, self._share(tenant, priority))
         self._open += choices
+        self._open_of[tenant, priority] += choices
         try:
             yield
         except TidemillError as error:
@@ -66,6 +81,9 @@ class Queue:
             raise
         finally:
             self._open -= choices
+            self._open_of[tenant, priority] -= choices
+            if not self._open_of[tenant, priority]:
+                del self._open_of[tenant, priority]
             self._watch(self._stats())
 
     def predicted(self) -> float:
@@ -84,21 +102,33 @@ class Queue:
         """Say in the error when to come again, where nobody has: when there is room, or an engine that is loaded."""
         if error.retry_after is not None:
             return
-        if isinstance(error, Overloaded):
+        if isinstance(error, Overloaded | DeadlineUnreachable):
             error.retry_after = self.predicted()
         elif isinstance(error, Unavailable):
             self._watch(self._stats())
             error.retry_after = self._load_seconds
 
-    def _check(self, choices: int, timeout: float | None) -> None:
-        wait = self.predicted() if choices else 0.0
+    def _share(self, tenant: str, priority: int) -> float:
+        """The part of all that is open which comes before a newcomer."""
+        first = next(iter(self._order()), "")
+        if first == "fair":
+            own = sum(count for (other, _), count in self._open_of.items() if other == tenant)
+            before = own * len({other for other, _ in self._open_of})
+        elif first == "priority":
+            before = sum(count for (_, other), count in self._open_of.items() if other <= priority)
+        else:
+            before = self._open
+        return min(1.0, before / self._open) if self._open else 1.0
+
+    def _check(self, choices: int, timeout: float | None, share: float) -> None:
+        wait = share * self.predicted() if choices else 0.0
         if self.max_wait and wait > self.max_wait:
             raise Overloaded(
                 f"the wait would be about {wait:.1f} s, and max_wait_seconds is {self.max_wait:g}",
                 retry_after=wait - self.max_wait,
             )
         if timeout is not None and wait > timeout:
-            raise Overloaded(
+            raise DeadlineUnreachable(
                 f"the wait would be about {wait:.1f} s, longer than the request's timeout of {timeout:g} s",
                 param="timeout",
                 retry_after=wait - timeout,

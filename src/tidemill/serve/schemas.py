@@ -30,12 +30,14 @@ __all__ = [
     "chat_request",
     "completion_request",
     "parsed",
+    "priority_within",
     "texts_or_ids",
 ]
 
 COMPLETION_MAX_TOKENS: Final = 16
 """OpenAI's default for completions; chats default to the room that is left."""
 
+MAX_PRIORITY: Final = 100
 MAX_CACHE_SALT: Final = 256
 """Characters."""
 _TOKEN_KEY: Final = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -52,6 +54,8 @@ class Incoming:
     request_id: str
     tenant: str = ""
     """Whose key it came with."""
+    weight: float = 1.0
+    """The tenant's share beside others'."""
     account: Account = NO_ACCOUNT
     """Who pays for its tokens."""
 
@@ -75,6 +79,8 @@ class _Body(BaseModel):
     user: str | None = None
     timeout: float | None = None
     cache_salt: str = ""
+    priority: int = 0
+    expected_output_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -130,6 +136,19 @@ class _Body(BaseModel):
             raise InvalidRequest(
                 f"cache_salt has {len(value)} characters; at most {MAX_CACHE_SALT}", param="cache_salt"
             )
+        return value
+
+    @field_validator("priority")
+    @classmethod
+    def _priority(cls, value: int) -> int:
+        return priority_within(value)
+
+    @field_validator("expected_output_tokens")
+    @classmethod
+    def _expected_output_tokens(cls, value: int | None) -> int | None:
+        if value is not None and not 1 <= value < 2**31:
+            name = "expected_output_tokens"
+            raise InvalidRequest(f"{name} must be between 1 and {2**31 - 1}, not {value}", param=name)
         return value
 
     @field_validator("logit_bias", mode="before")
@@ -266,6 +285,9 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         account=incoming.account,
         timeout=fields.timeout,
         cache_salt=fields.cache_salt,
+        weight=incoming.weight,
+        priority=fields.priority,
+        expected_tokens=fields.expected_output_tokens,
         raw=incoming.raw,
         messages=tuple(fields.messages),
         template_options=fields.chat_template_kwargs,
@@ -298,10 +320,22 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
         account=incoming.account,
         timeout=fields.timeout,
         cache_salt=fields.cache_salt,
+        weight=incoming.weight,
+        priority=fields.priority,
+        expected_tokens=fields.expected_output_tokens,
         raw=incoming.raw,
         prompts=fields.prompt,
         echo=fields.echo,
     )
+
+
+def priority_within(value: int) -> int:
+    """The priority, if it is in range; InvalidRequest otherwise."""
+    if not -MAX_PRIORITY <= value <= MAX_PRIORITY:
+        raise InvalidRequest(
+            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, not {value}", param="priority"
+        )
+    return value
 
 
 def _within(name: str, value: int) -> None:

@@ -25,7 +25,7 @@ def test_every_strategy_that_acts_on_steps_has_its_rows_and_all_together_are_the
     expected = [
         f"{one.name} ({'off' if value == 'False' else value})"
         for one in sorted(STRATEGIES.values(), key=lambda one: "SchedulerConfig" not in one.setting)
-        if one.acts == "steps"
+        if one.acts == "steps" and not one.on
         for value in (one.baseline, *one.between)
     ]
     assert list(made) == [*expected, "all together"]
@@ -44,6 +44,15 @@ def test_a_row_differs_in_its_setting_alone() -> None:
     assert row.off == replace(DEFAULT, executor=ExecutorConfig(attention="materialized"))
 
 
+def test_what_is_off_by_default_is_compared_when_it_is_named_and_changes_no_other_row() -> None:
+    made = rows("shortest-first", "paced-steps", "paged-kv", "chunked-prefill")
+    row = made["shortest-first (fcfs)"]
+    assert row.on == replace(DEFAULT, scheduler=SchedulerConfig(order="srf"))
+    assert row.off == DEFAULT
+    assert made["paced-steps (0.0)"].on == replace(DEFAULT, scheduler=SchedulerConfig(itl_target=0.1))
+    assert made["all together"].on == DEFAULT
+
+
 def test_what_a_twin_cannot_have_is_off_on_both_sides() -> None:
     row = rows()["paged-kv (contiguous)"]
     assert (row.on.scheduler.kv_reservation, row.on.scheduler.prefix_cache) == ("paged", "off")
@@ -57,7 +66,11 @@ def test_all_together_is_everything_on_against_every_twin() -> None:
         DEFAULT,
         executor=ExecutorConfig(attention="materialized", numerics="exact"),
         scheduler=SchedulerConfig(
-            policy="static", chunked_prefill=False, kv_reservation="contiguous", prefix_cache="off"
+            policy="static",
+            chunked_prefill=False,
+            kv_reservation="contiguous",
+            prefix_cache="off",
+            preempted_blocks="drop",
         ),
     )
 

@@ -1,7 +1,8 @@
 """Which configurations are compared: each strategy on and at its slow twin, all else on; and all on against all off.
 
-A strategy whose twin cannot have another one (``alone``) is measured with that one off on both sides, or the row would
-show both. What acts at the start of an engine and not on its steps has no row.
+A strategy that is off by default is compared with its twin when it is named, and is in no other row. One whose twin
+cannot have another one (``alone``) is measured with that one off on both sides, or the row would show both. What acts
+at the start of an engine and not on its steps has no row.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Contest:
 
 
 def chosen(names: Sequence[str]) -> list[Strategy]:
-    """The strategies with these names, those of scheduling first; all that act on steps where no name is given.
-    Raises ConfigError for a name that is not there or that acts at the start alone."""
+    """The strategies with these names, those of scheduling first; where no name is given, all that act on steps and
+    are on by default. Raises ConfigError for a name that is not there or that acts at the start alone."""
     for name in names:
         if name not in STRATEGIES:
             raise ConfigError(f"there is no strategy {name}; there are: {', '.join(STRATEGIES)}", param="strategy")
@@ -60,7 +61,7 @@ def chosen(names: Sequence[str]) -> list[Strategy]:
                 f"{name} acts when an engine starts and not on its steps: compare {STRATEGIES[name].metric}",
                 param="strategy",
             )
-    found = [one for one in STRATEGIES.values() if one.acts == "steps" and (not names or one.name in names)]
+    found = [one for one in STRATEGIES.values() if one.acts == "steps" and (one.name in names if names else not one.on)]
     return sorted(found, key=lambda one: not one.setting.startswith(SchedulerConfig.__name__))
 
 
@@ -83,14 +84,15 @@ def _is_wanted(row: Contest, name: str, wanted: Sequence[tuple[str, ...]]) -> bo
 
 
 def contests(config: EngineConfig, strategies: Sequence[Strategy]) -> list[Contest]:
-    """The rows for these strategies, the cumulative one last where there are several. A setting of ``config`` that is
-    at a twin's value is turned on."""
+    """The rows for these strategies, the cumulative one last where several of them are on by default. A setting of
+    ``config`` that is at a twin's value is turned on."""
     full = config
-    for strategy in strategies:
+    usual = [strategy for strategy in strategies if not strategy.on]
+    for strategy in usual:
         full = _switched_on(full, strategy)
     rows = [row for strategy in strategies for row in _rows(full, strategy)]
-    if len(strategies) > 1:
-        rows.append(Contest(strategy=None, twin="", off=without(full, strategies), on=full))
+    if len(usual) > 1:
+        rows.append(Contest(strategy=None, twin="", off=without(full, usual), on=full))
     return rows
 
 
@@ -108,6 +110,8 @@ def configurations(rows: Iterable[Contest]) -> list[EngineConfig]:
 
 def _rows(full: EngineConfig, strategy: Strategy) -> Iterator[Contest]:
     on = without(full, [STRATEGIES[name] for name in strategy.alone])
+    if strategy.on:
+        on = _with(on, strategy, _parsed(strategy, strategy.on))
     for value in (strategy.baseline, *strategy.between):
         yield Contest(strategy=strategy, twin=value, off=_with(on, strategy, _parsed(strategy, value)), on=on)
 

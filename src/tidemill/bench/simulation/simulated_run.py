@@ -23,11 +23,12 @@ from tidemill.core.clock import ManualClock
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.step import SequenceId
 from tidemill.engine.prefix import BlockKeys
+from tidemill.engine.templates import templates_of
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.kv.space import KvSpace
 from tidemill.scheduling.schedule import Schedule, Share
 from tidemill.scheduling.scheduler import Scheduler
-from tidemill.scheduling.sequence import SequenceCounters
+from tidemill.scheduling.sequence import SequenceCounters, Standing
 
 __all__ = ["StepSeconds", "simulate"]
 
@@ -46,13 +47,15 @@ def simulate(
     config: SchedulerConfig,
     space: KvSpace,
     step_seconds: StepSeconds,
+    told: bool = False,
 ) -> Run:
     """Put requests on a simulated engine, each when it is due, and let them all end.
 
     ``answers``: tokens after which a request's answer ends by itself, by index; others have ``max_tokens``. Prompts
-    have token ids. What the engine would refuse is refused: a queue that is full, a sequence that never fits.
+    have token ids. What the engine would refuse is refused: a queue that is full, a sequence that never fits. ``told``:
+    requests say how long their answers will be.
     """
-    engine = _Engine(config, space, step_seconds)
+    engine = _Engine(config, space, step_seconds, told)
     arrivals = _Arrivals(chains(requests))
     while True:
         while (due := arrivals.next_due) is not None and due <= engine.now:
@@ -133,6 +136,7 @@ class _Engine:
     config: SchedulerConfig
     space: KvSpace
     step_seconds: StepSeconds
+    told: bool = False
     clock: ManualClock = field(default_factory=ManualClock)
     records: list[RequestRecord] = field(default_factory=list)
     scheduler: Scheduler = field(init=False)
@@ -174,8 +178,12 @@ class _Engine:
             priority=request.priority,
         )
         self.records.append(record)
+        answer = min(answers.get(request.index, request.max_tokens), request.max_tokens)
         counters = SequenceCounters(
-            id=SequenceId(request.index), num_prompt=request.prompt.tokens, max_tokens=request.max_tokens
+            id=SequenceId(request.index),
+            num_prompt=request.prompt.tokens,
+            max_tokens=request.max_tokens,
+            standing=self._standing(request, answer),
         )
         if not self.scheduler.has_room(1) or not self.scheduler.fits_alone(counters):
             record.outcome, record.error, record.ended = "refused", "the engine has no room for it", self.now
@@ -183,7 +191,7 @@ class _Engine:
             return
         one = _Sequence(
             record=record,
-            answer=min(answers.get(request.index, request.max_tokens), request.max_tokens),
+            answer=answer,
             counters=counters,
             root=self._keys.root(request.tenant or "") if self.scheduler.shares_blocks else None,
             tokens=list(request.prompt.ids or ()),
@@ -204,10 +212,21 @@ class _Engine:
         schedule = self.scheduler.schedule()
         ended = [self._end(self._sequences[one.id]) for one in schedule.exhausted]
         if schedule.num_tokens:
-            self.clock.advance(self.step_seconds(_rows(schedule)))
+            seconds = self.step_seconds(_rows(schedule))
+            self.clock.advance(seconds)
+            self.scheduler.observe(schedule, seconds)
         for share in schedule.shares:
             ended += self._commit(share)
         return ended
+
+    def _standing(self, request: LoadRequest, answer: int) -> Standing:
+        tenant = request.tenant or ""
+        return Standing(
+            priority=request.priority,
+            tenant=tenant,
+            expected_tokens=answer if self.told else None,
+            templates=templates_of(request.prompt.ids or (), tenant),
+        )
 
     def _commit(self, share: Share) -> list[RequestRecord]:
         one = self._sequences[share.sequence.id]
@@ -223,7 +242,7 @@ class _Engine:
             return []
         full = one.counters.num_computed // self.space.block_size
         tail = None if one.root is None else self._tail(one, full, one.counters.num_computed)
-        self.scheduler.remove(one.counters, tail)
+        self.scheduler.remove(one.counters, tail, complete=True)
         return [self._end(one)]
 
     def _tail(self, one: _Sequence, full: int | None = None, end: int | None = None) -> BlockKey | None:

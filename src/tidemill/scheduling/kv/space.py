@@ -284,6 +284,24 @@ class KvSpace:
             self._log.cleared()
         return sum(pool.clear() for pool in self._pools)
 
+    def own_tokens(self, tables: BlockTables, num_computed: int) -> int:
+        """How many of a sequence's computed tokens are in blocks that nobody else holds: those behind what it shares
+        with others from the beginning on."""
+        size, pool = self.block_size, self._pools[0]
+        shared = 0
+        for block in tables[0]:
+            if block != NO_BLOCK and pool.references(block) < 2:
+                break
+            shared += size
+        return max(0, num_computed - shared)
+
+    def released(self, tables: BlockTables) -> tuple[int, ...]:
+        """Per group: blocks that would be available if a sequence let go of all it holds."""
+        return tuple(
+            sum(1 for block in table if block != NO_BLOCK and pool.references(block) == 1)
+            for pool, table in zip(self._pools, tables, strict=True)
+        )
+
     def balances(self) -> tuple[PoolBalance, ...]:
         """Where the blocks are, per group."""
         return tuple(pool.balance() for pool in self._pools)

@@ -19,6 +19,8 @@ class Caller:
     """For logs."""
     tenant: str = ""
     """Whose prompts share KV blocks; empty where there are no keys."""
+    weight: float = 1.0
+    """The tenant's share beside others', where tenants take turns."""
     is_admin: bool = False
 
     def require_admin(self, what: str) -> None:

@@ -55,6 +55,8 @@ class KeyRecord:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrent_requests: int | None = None
+    weight: float = 1.0
+    """The tenant's share beside others', where tenants take turns."""
 
     @property
     def limits(self) -> Limits:
@@ -193,6 +195,9 @@ def _record(line: dict[str, Any], place: str) -> KeyRecord:
         if name in _LIMITS:
             if value is not None and (type(value) is not int or not 1 <= value < 2**53):
                 raise refuse(f"{name} must be a whole number of at least 1, not {value!r}")
+        elif name == "weight":
+            if value is not None and (type(value) not in (int, float) or not 0.01 <= value <= 100):
+                raise refuse(f"weight must be a number between 0.01 and 100, not {value!r}")
         elif not isinstance(value if value is not None else "", str):
             raise refuse(f"{name} must be text, not {value!r}")
     for name in ("id", "name", "salt", "sha256"):

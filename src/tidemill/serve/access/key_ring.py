@@ -98,6 +98,7 @@ class KeyRing:
             allowance=allowance,
             name=record.name,
             tenant=f"tenant:{record.tenant}" if record.tenant else f"key:{record.id}",
+            weight=record.weight,
             is_admin=record.role == "admin",
         )
 
