@@ -30,6 +30,10 @@ struct LayoutShape {
     return scales == Scales::kHalfPair || scales == Scales::kHalfZero || scales == Scales::kSuper ||
            scales == Scales::kHalvesPair;
   }
+  // What a product with 8-bit activations does with the constants beside the codes: subtracts them within its integer
+  // sums, or adds them, times the sum of the activations, as floats.
+  constexpr bool subtracts() const { return offset > 0 || scales == Scales::kHalfZero; }
+  constexpr bool adds_minimum() const { return has_minimum() && scales != Scales::kHalfZero; }
   constexpr int block() const { return super() ? 256 : kGroup; }  // values along k
   constexpr int block_header() const { return !super() ? 0 : scales == Scales::kHalves ? 32 : 64; }
   constexpr int group_header() const {

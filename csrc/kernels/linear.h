@@ -16,17 +16,17 @@
 //                     scale, scale_sum = scale * float(sum of v), and half_sum[h], the sum of 16 v each, are kept
 //
 //   linear_quantized  acc = 0; for each group in ascending order, with s the integer sum (exact):
-//     q4_1              s = sum n * v;  acc = fma(float(s), d * scale, acc);  acc = fma(m,      scale_sum, acc)
-//     q4_0              s = sum n * v;  acc = fma(float(s), d * scale, acc);  acc = fma(-8 * d, scale_sum, acc)
-//     q8_0, iq4_nl      s = sum q * v;  acc = fma(float(s), d * scale, acc)
-//     q5_1, q5_0        as q4_1, as q4_0 with -16 * d
-//     mxfp4             as q4_0 with -12 * d, d = 2^(e - 128), n = 12 + twice the 4-bit float
-//     q4_z              as q4_1 with m = -(d * z), exact; z the integer zero of the group
+//     q8_0, iq4_nl      s = sum q * v;         acc = fma(float(s) * d, scale, acc)
+//     q4_0              s = sum (n - 8) * v;   acc = fma(float(s) * d, scale, acc)
+//     q5_0, mxfp4       as q4_0 with 16; with 12, d = 2^(e - 128), n = 12 + twice the 4-bit float
+//     q4_z              as q4_0 with z, the integer zero of the group, at most 128
+//     q4_1, q5_1        s = sum n * v;         acc = fma(float(s) * d, scale, acc);  acc = fma(m, scale_sum, acc)
 //     q4_k, q5_k        as q4_1 with d = D * sc, m = -(M * mn)
-//     q6_k, q3_k        s = sum sc[h] * (n - offset) * v, offset 32 or 4;  acc = fma(float(s), D * scale, acc)
-//     q2_k              s = sum sc[h] * n * v;                     acc = fma(float(s), D * scale, acc)
-//                       t = mn[0] * half_sum[0] + mn[1] * half_sum[1];  acc = fma(-float(t), M * scale, acc)
-//                     Every s and t is below 2^24: float(s) is exact.
+//     q6_k, q3_k        s = sum sc[h] * (n - offset) * v, offset 32 or 4;  acc = fma(float(s) * D, scale, acc)
+//     q2_k              s = sum sc[h] * n * v;                     acc = fma(float(s) * D, scale, acc)
+//                       t = mn[0] * half_sum[0] + mn[1] * half_sum[1];  acc = fma(-(float(t) * M), scale, acc)
+//                     Every s and t is below 2^24, and below 2^22 where there is one scale per group: float(s) is exact.
+//                     d comes first because it has few bits (linear_amx.cpp). Sets differ where an f16 scale is infinite.
 //
 //   linear_float      weights become w = (n - offset) * d, fma(n, d, m), q * d or the float itself: the file's exact
 //                     values, those with a minimum rounded once, as are those of f8_e4m3, 8-bit float * f32 d. acc = 0; for each group of 32 k in ascending order

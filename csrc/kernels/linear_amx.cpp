@@ -2,8 +2,8 @@
 // which everything else is shared.
 //
 // A tile product takes 32 k, one group: its integer sums are exact in any order, and what follows is done in floats in the
-// order of linear.h, so the bits are those of every instruction set. Converting and scaling 256 sums takes twice as long
-// as multiplying them; the tiles are therefore a few groups ahead.
+// order of linear.h, so the bits are those of every instruction set. Converting and scaling 256 sums takes more than twice
+// as long as multiplying them, so that is what everything else is fitted around.
 #include <immintrin.h>
 
 #include "kernels/linear_amx_operands.h"
@@ -15,101 +15,169 @@
 namespace tidemill {
 namespace {
 
-constexpr int kAhead = 3;  // groups
-constexpr int kSlots = 4;
+constexpr int kAhead = 3;  // groups that are multiplied before their sums are due
+constexpr int kSlots = 4;  // groups whose sums are kept: the one that is added, and those ahead
 constexpr int kLeastRows = 32;  // fewer do not pay for expanding the weights
 constexpr int kLeastTail = 12;   // of a block's 16 rows; fewer are multiplied faster by vectors
 constexpr std::size_t kPassBytes = std::size_t{512} << 10;  // expanded weights that stay near
 
-// The integer sums [half][16 rows][16 outputs] of one group, in steps that are mixed with other work.
+// The tile products of 16 rows with one tile of outputs after the other, group by group. Each is a few steps that are mixed
+// with other work. Products take turns with two registers for their sums, and those of one are stored during the next: a
+// store right behind its product would hold that up.
 template <Form F>
-struct TileProduct {
-  static constexpr int kStepsOfOne = 5;
-  static constexpr int kSteps = F == Form::kHalves ? 2 * kStepsOfOne : kStepsOfOne;
-  static constexpr int kLeftTile = F == Form::kHalves ? kLeftHalf : kLeft;
-  static constexpr int kRightTile = F == Form::kHalves ? kRightHalf : kRight;
+class TileProducts {
+ public:
+  static constexpr bool kHalves = F == Form::kHalves;
+  static constexpr int kSlot = kHalves ? 512 : 256;  // sums of a group: [half][row][output]
+  static constexpr int kOneProduct = 5;
+  static constexpr int kSteps = kHalves ? 2 * kOneProduct : kOneProduct;
 
-  const std::uint8_t* rows;
-  const std::uint8_t* columns;
-  std::int32_t* sums;
+  // rows: the records of `groups` groups; columns: those of as many for each tile. sums: kSlots * kSlot.
+  TileProducts(const std::uint8_t* rows, const std::uint8_t* columns, std::int32_t groups, std::int32_t* sums)
+      : first_(rows), end_(rows + kRowRecord * static_cast<std::size_t>(groups)), rows_(rows), columns_(columns), sums_(sums) {}
 
+  // A step of the next group, the number of which is odd or not. What the very first one stores is nobody's.
+  template <bool Odd>
   void step(int number) const {
-    const int half = number / kStepsOfOne;
-    switch (number % kStepsOfOne) {
-      case 0: return zero_tile<kSums>();
-      case 1: return load_tile<kLeftTile>(rows + kGroup / 2 * half, kGroup);
-      case 2: return load_tile<kRightTile>(columns + kCodeBytes / 2 * half, 64);
-      case 3: return multiply_tiles<kSums, kLeftTile, kRightTile>();
-      default: return store_tile_rows<kSums>(sums + 256 * half, 64);
+    if constexpr (kHalves) {
+      if (number < kOneProduct) return half_step<kSums>(number, 0, slot(-1) + 256);
+      half_step<kOtherSums>(number - kOneProduct, 1, slot(0));
+    } else {
+      half_step<Odd ? kOtherSums : kSums>(number, 0, slot(-1));
     }
   }
 
-  void all() const {
-    TIDEMILL_UNROLL
-    for (int i = 0; i < kSteps; ++i) step(i);
+  // After all its steps.
+  void next() {
+    rows_ += kRowRecord;
+    if (rows_ == end_) rows_ = first_;
+    columns_ += column_record(F);
+    ++group_;
   }
+
+  // After all groups.
+  void store_last() const {
+    if (kHalves || group_ % 2 == 0) {
+      store_tile_rows<kOtherSums>(slot(-1) + kSlot - 256, 64);
+    } else {
+      store_tile_rows<kSums>(slot(-1), 64);
+    }
+  }
+
+ private:
+  std::int32_t* slot(std::int64_t after) const { return sums_ + (group_ + kSlots + after) % kSlots * kSlot; }
+
+  // `before`: where the sums of the product before go.
+  template <int Sums>
+  void half_step(int number, int half, std::int32_t* before) const {
+    constexpr int kLeftTile = kHalves ? kLeftHalf : kLeft;
+    constexpr int kRightTile = kHalves ? kRightHalf : kRight;
+    switch (number) {
+      case 0: return zero_tile<Sums>();
+      case 1: return load_tile<kLeftTile>(rows_ + kGroup / 2 * half, kGroup);
+      case 2: return load_tile<kRightTile>(columns_ + kCodeBytes / 2 * half, 64);
+      case 3: return multiply_tiles<Sums, kLeftTile, kRightTile>();
+      default: return store_tile_rows<kSums + kOtherSums - Sums>(before, 64);
+    }
+  }
+
+  const std::uint8_t* first_;
+  const std::uint8_t* end_;
+  const std::uint8_t* rows_;
+  const std::uint8_t* columns_;
+  std::int32_t* sums_;
+  std::int64_t group_ = 0;
 };
 
 // While tiles are in use the processor multiplies floats with one of its two units only, and conversions belong to that
-// one too. Additions do not: with 1.5 * 2^23 added as an integer, the bits of a sum below 2^22 are those of a float.
-inline __m512 as_floats(const std::int32_t* sums) {
-  const __m512i raised = _mm512_add_epi32(_mm512_load_si512(sums), _mm512_set1_epi32(0x4b400000));
-  return _mm512_sub_ps(_mm512_castsi512_ps(raised), _mm512_set1_ps(12582912.0f));
+// one too. Adding integers does not: with kRaise added, the bits of a sum below 2^22 are those of the float kRaised + sum.
+constexpr int kRaise = 0x4b400000;
+constexpr float kRaised = 0x1.8p23f;
+
+inline __m512 raised(const std::int32_t* sums) {
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_load_si512(sums), _mm512_set1_epi32(kRaise)));
+}
+
+inline __m512 as_floats(const std::int32_t* sums) { return _mm512_sub_ps(raised(sums), _mm512_set1_ps(kRaised)); }
+
+// float(sum) * d, rounded once: kRaised * d, of which the second argument is the negative, is exact if d has 22 bits at most.
+inline __m512 scaled(const std::int32_t* sums, __m512 d, __m512 minus_raised) {
+  return _mm512_fmadd_ps(raised(sums), d, minus_raised);
 }
 
 // total += a * b, where it stands: the compiler would copy each total once per group.
-inline void add_product(__m512& total, __m512 a, __m512 b) {
-  __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(total) : "v"(a), "v"(b));
-}
-
 inline void add_product(__m512& total, __m512 a, const float& b) {
   __asm__ volatile("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(total) : "v"(a), "m"(b));
 }
 
 // total[r] += the product of one group, from its integer sums; between(r) before each row.
 template <Form F, class Between>
-inline void add_sums(const TileProduct<F>& group, const Between& between, __m512 (&total)[16]) {
-  const float* scale = floats_of(group.rows, 0);
-  const float* scale_sum = floats_of(group.rows, 1);
-  const auto column = [&](int vector) { return _mm512_load_ps(floats_of(group.columns, vector)); };
+inline __attribute__((always_inline)) void add_sums(const std::uint8_t* rows, const std::uint8_t* columns, const std::int32_t* sums,
+                     const Between& between, __m512 (&total)[16]) {
+  const float* scale = floats_of(rows, 0);
+  const float* scale_sum = floats_of(rows, 1);
+  const auto column = [&](int vector) { return _mm512_load_ps(floats_of(columns, vector)); };
   const __m512 d = column(0);
+  const __m512 first = F == Form::kHalves ? column(1) : d;
+  const __m512 minus_raised = _mm512_mul_ps(first, _mm512_set1_ps(-kRaised));
   TIDEMILL_UNROLL
-  for (int r = 0; r < 16; ++r) {
+  for (int r = 0; r < 16; ++r, sums += 16) {
     between(r);
-    __m512 s = as_floats(group.sums + 16 * r);
-    if constexpr (F == Form::kHalves) {
-      s = _mm512_mul_ps(column(1), s);
-      add_product(s, column(2), as_floats(group.sums + 256 + 16 * r));
+    __m512 s;
+    if constexpr (F == Form::kPower) {
+      s = _mm512_mul_ps(as_floats(sums), d);
+    } else {
+      s = scaled(sums, first, minus_raised);
     }
-    add_product(total[r], s, _mm512_mul_ps(d, _mm512_set1_ps(scale[r])));
+    if constexpr (F == Form::kHalves) s = _mm512_mul_ps(_mm512_fmadd_ps(as_floats(sums + 256), column(2), s), d);
+    add_product(total[r], s, scale[r]);
     if constexpr (F == Form::kMinimum) add_product(total[r], column(1), scale_sum[r]);
   }
 }
 
-// 16 rows x 16 outputs -> acc [16][16].
-template <Form F>
-void multiply_block(const std::uint8_t* rows, const std::uint8_t* columns, std::int32_t groups, float* acc) {
-  constexpr int kSlot = F == Form::kHalves ? 512 : 256;
-  alignas(64) std::int32_t sums[kSlots * kSlot];
-  const auto product = [&](std::int32_t g) {
-    const auto at = static_cast<std::size_t>(g);
-    return TileProduct<F>{rows + at * kRowRecord, columns + at * column_record(F), sums + g % kSlots * kSlot};
-  };
-  __m512 total[16];
-  TIDEMILL_UNROLL
-  for (int r = 0; r < 16; ++r) total[r] = _mm512_setzero_ps();
-  for (std::int32_t g = 0; g < kAhead && g < groups; ++g) product(g).all();
-  std::int32_t g = 0;
-  for (; g + kAhead < groups; ++g) {
-    const TileProduct<F> next = product(g + kAhead);
-    constexpr int kEvery = 16 / TileProduct<F>::kSteps;
-    add_sums<F>(product(g), [&](int r) {
-      if (r % kEvery == 0 && r / kEvery < TileProduct<F>::kSteps) next.step(r / kEvery);
-    }, total);
+// 16 rows x `tiles` tiles of outputs, one after the other: emit(tile, acc [16][16]). The products of a tile begin before the
+// sums of the one before it are added.
+template <Form F, class Emit>
+void multiply_tiles_of_rows(const std::uint8_t* rows, const std::uint8_t* columns, std::int32_t groups, std::int32_t tiles,
+                            const Emit& emit) {
+  using Products = TileProducts<F>;
+  alignas(64) std::int32_t sums[kSlots * Products::kSlot];
+  alignas(64) float acc[kTileRows * kTileColumns];
+  Products products(rows, columns, groups, sums);
+  const std::int64_t all = std::int64_t{groups} * tiles;
+  const std::int64_t ahead = all < kAhead ? all : std::int64_t{kAhead};
+  for (std::int64_t i = 0; i < ahead; ++i, products.next()) {
+    for (int step = 0; step < Products::kSteps; ++step) {
+      i % 2 != 0 ? products.template step<true>(step) : products.template step<false>(step);
+    }
   }
-  for (; g < groups; ++g) add_sums<F>(product(g), [](int) {}, total);
-  TIDEMILL_UNROLL
-  for (int r = 0; r < 16; ++r) _mm512_store_ps(acc + 16 * r, total[r]);
+  std::int64_t number = 0;
+  for (std::int32_t t = 0; t < tiles; ++t) {
+    __m512 total[16];
+    TIDEMILL_UNROLL
+    for (int r = 0; r < 16; ++r) total[r] = _mm512_setzero_ps();
+    for (std::int32_t g = 0; g < groups; ++g, ++number, columns += column_record(F)) {
+      const std::uint8_t* row = rows + kRowRecord * static_cast<std::size_t>(g);
+      const std::int32_t* group = sums + number % kSlots * Products::kSlot;
+      const auto with_products = [&]<bool Odd>() __attribute__((always_inline)) {
+        constexpr int kEvery = 16 / Products::kSteps;
+        add_sums<F>(row, columns, group, [&](int r) __attribute__((always_inline)) {
+          if (r % kEvery == 0 && r / kEvery < Products::kSteps) products.template step<Odd>(r / kEvery);
+        }, total);
+        products.next();
+      };
+      if (number + ahead < all) {
+        (number + ahead) % 2 != 0 && !Products::kHalves ? with_products.template operator()<true>()
+                                                        : with_products.template operator()<false>();
+      } else {
+        if (number + ahead == all) products.store_last();
+        add_sums<F>(row, columns, group, [](int) {}, total);
+      }
+    }
+    TIDEMILL_UNROLL
+    for (int r = 0; r < 16; ++r) _mm512_store_ps(acc + 16 * r, total[r]);
+    emit(t, acc);
+  }
 }
 
 // In equal passes whose expanded weights fit kPassBytes, but of two tiles at least.
@@ -142,11 +210,9 @@ bool multiply_rows(const PackedMatrix& weight, const QuantizedRows& x, std::int3
     for (std::int32_t row = 0; row < rows; row += kTileRows) {
       const std::int32_t count = rows - row < kTileRows ? rows - row : kTileRows;
       expand_rows(x, row, block);
-      for (std::int32_t t = begin; t < end; ++t) {
-        alignas(64) float acc[kTileRows * kTileColumns];
-        multiply_block<form>(block, columns + tile_bytes * static_cast<std::size_t>(t - begin), groups, acc);
-        store_tile<Avx512Store>(acc, row, count, t, weight.n, output);
-      }
+      multiply_tiles_of_rows<form>(block, columns, groups, end - begin, [&](std::int32_t t, const float* acc) {
+        store_tile<Avx512Store>(acc, row, count, begin + t, weight.n, output);
+      });
     }
   }
   release_tiles();

@@ -4,6 +4,7 @@
 //   Rows    16 rows: codes [row][k] | scale | scale_sum                   (each [16], as QuantizedRows has them)
 //   Columns 16 outputs: codes [quad][column][4], as layout.h means them | floats by form:
 //             kScale    d
+//             kPower    d, a power of two of any size
 //             kMinimum  d | m
 //             kHalves   d | sc of the first half | of the second
 //
@@ -18,14 +19,15 @@
 namespace tidemill {
 namespace {
 
-enum class Form : std::uint8_t { kScale, kMinimum, kHalves };
+enum class Form : std::uint8_t { kScale, kPower, kMinimum, kHalves };
 
 constexpr bool has_form(Layout layout) { return layout != Layout::kQ2Halves; }
 
 constexpr Form form_of(Layout layout) {
   const LayoutShape shape = shape_of(layout);
   if (shape.halves()) return Form::kHalves;
-  return shape.has_minimum() || shape.offset > 0 ? Form::kMinimum : Form::kScale;
+  if (shape.scales == Scales::kExponent) return Form::kPower;
+  return shape.adds_minimum() ? Form::kMinimum : Form::kScale;
 }
 
 inline constexpr std::size_t kCodeBytes = 512;  // of 16 rows or columns
@@ -33,7 +35,7 @@ inline constexpr int kRowVectors = 2;
 inline constexpr std::size_t kRowRecord = kCodeBytes + kRowVectors * 64;
 
 constexpr std::size_t column_record(Form form) {
-  constexpr std::size_t vectors[] = {1, 2, 3};
+  constexpr std::size_t vectors[] = {1, 1, 2, 3};
   return kCodeBytes + 64 * vectors[static_cast<int>(form)];
 }
 
@@ -43,14 +45,17 @@ inline const float* floats_of(const std::uint8_t* record, int vector) {
 
 // ---- columns --------------------------------------------------------------------------------------------------
 
-// The codes that are multiplied with activations: less the offset only where the formula takes it before the sum.
+// The codes that are multiplied with activations.
 template <Layout L>
 inline __m512i signed_codes(const std::uint8_t* group, int quad) {
-  constexpr LayoutShape shape = kShape<L>;
   const __m512i codes = codes_at<L>(group, quad);
   if constexpr (kSignedCodes<L>) return flip_signs(codes);
-  if constexpr (shape.halves()) {
-    return _mm512_sub_epi8(codes, _mm512_set1_epi8(static_cast<char>(shape.offset)));
+  if constexpr (kShape<L>.scales == Scales::kHalfZero) {
+    const __m512i pairs = load_zero_pairs(group);
+    return _mm512_sub_epi8(codes, _mm512_or_si512(pairs, _mm512_slli_epi16(pairs, 8)));
+  }
+  if constexpr (kShape<L>.subtracts()) {
+    return _mm512_sub_epi8(codes, _mm512_set1_epi8(static_cast<char>(kShape<L>.offset)));
   }
   return codes;
 }
@@ -100,19 +105,21 @@ inline void turn_panel(const std::int8_t* values, std::uint8_t* codes) {
   }
 }
 
-// One group of a panel, rows row .. row + Count - 1 of a block.
+// A panel of Count rows, which are rows row .. row + Count - 1 of a block.
 template <int Count>
-inline void expand_panel(const std::int8_t* values, const float* scales, int row, std::uint8_t* out) {
-  std::uint8_t* codes = out + kGroup * row;
-  if constexpr (Count == kPanelRows) {
-    turn_panel(values, codes);
-  } else {
-    for (int i = 0; i < kGroup / 4 * Count; ++i) {
-      __builtin_memcpy(codes + kGroup * (i % Count) + 4 * (i / Count), values + 4 * i, 4);
+inline void expand_panel(const std::int8_t* values, const float* scales, std::int32_t groups, int row, std::uint8_t* out) {
+  for (std::int32_t g = 0; g < groups; ++g, values += kGroup * Count, scales += kGroupScales * Count, out += kRowRecord) {
+    std::uint8_t* codes = out + kGroup * row;
+    if constexpr (Count == kPanelRows) {
+      turn_panel(values, codes);
+    } else {
+      for (int i = 0; i < kGroup / 4 * Count; ++i) {
+        __builtin_memcpy(codes + kGroup * (i % Count) + 4 * (i / Count), values + 4 * i, 4);
+      }
     }
-  }
-  for (int i = 0; i < kRowVectors; ++i) {
-    __builtin_memcpy(out + kCodeBytes + 64 * i + 4 * row, scales + Count * i, sizeof(float) * Count);
+    for (int i = 0; i < kRowVectors; ++i) {
+      __builtin_memcpy(out + kCodeBytes + 64 * i + 4 * row, scales + Count * i, sizeof(float) * Count);
+    }
   }
 }
 
@@ -121,19 +128,15 @@ inline void expand_rows(const QuantizedRows& x, std::int32_t first, std::uint8_t
   const std::int32_t groups = x.k / kGroup;
   const std::int32_t rows = x.rows - first < 16 ? x.rows - first : 16;
   if (rows < 16) __builtin_memset(out, 0, kRowRecord * static_cast<std::size_t>(groups));
-  for (std::int32_t g = 0; g < groups; ++g, out += kRowRecord) {
-    for (std::int32_t row = 0; row < rows; row += kPanelRows) {
-      const std::int32_t count = rows - row < kPanelRows ? rows - row : kPanelRows;
-      const auto panel = static_cast<std::size_t>(first + row) * static_cast<std::size_t>(groups);
-      const auto at = panel + static_cast<std::size_t>(g * count);  // of this panel's group, in groups of one row
-      const std::int8_t* values = x.values + at * kGroup;
-      const float* scales = x.scales + at * kGroupScales;
-      switch (count) {
-        case 1: expand_panel<1>(values, scales, row, out); break;
-        case 2: expand_panel<2>(values, scales, row, out); break;
-        case 3: expand_panel<3>(values, scales, row, out); break;
-        default: expand_panel<kPanelRows>(values, scales, row, out); break;
-      }
+  for (std::int32_t row = 0; row < rows; row += kPanelRows) {
+    const auto before = static_cast<std::size_t>(first + row) * static_cast<std::size_t>(groups);
+    const std::int8_t* values = x.values + before * kGroup;
+    const float* scales = x.scales + before * kGroupScales;
+    switch (rows - row) {
+      case 1: expand_panel<1>(values, scales, groups, row, out); break;
+      case 2: expand_panel<2>(values, scales, groups, row, out); break;
+      case 3: expand_panel<3>(values, scales, groups, row, out); break;
+      default: expand_panel<kPanelRows>(values, scales, groups, row, out); break;
     }
   }
 }

@@ -11,7 +11,7 @@ namespace tidemill {
 namespace {
 
 inline constexpr int kTileRows = 16;
-inline constexpr int kSums = 0, kLeft = 2, kRight = 3, kLeftHalf = 4, kRightHalf = 5;  // numbers of registers
+inline constexpr int kSums = 0, kOtherSums = 1, kLeft = 2, kRight = 3, kLeftHalf = 4, kRightHalf = 5;  // registers
 
 struct alignas(64) TileShapes {  // the operand of LDTILECFG
   std::uint8_t palette = 1;

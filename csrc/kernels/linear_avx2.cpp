@@ -28,14 +28,19 @@ inline void clear(float* acc) {
   for (int i = 0; i < 2 * R; ++i) _mm256_store_ps(acc + 8 * i, _mm256_setzero_ps());
 }
 
-// acc of eight columns of one row += sum * d * scale + m * scale_sum
+inline __m256i broadcast_half_sums(const float* p) { return _mm256_castps_si256(_mm256_broadcast_ss(p)); }
+
+// acc of eight columns of one row += (sum - offsets * activations) * d * scale + m * scale_sum
 template <Layout L, int S>
-inline void add_group(__m256i sum, const ColumnScales& w, const float* x, float* acc) {
+inline void add_group(__m256i sum, __m256i offsets, const ColumnScales& w, const float* x, float* acc) {
+  if constexpr (kShape<L>.subtracts()) {
+    sum = _mm256_sub_epi32(sum, _mm256_madd_epi16(offsets, broadcast_half_sums(x + 2 * S)));
+  }
   __m256 value = _mm256_load_ps(acc);
-  value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(w.d, _mm256_broadcast_ss(x)), value);
+  value = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sum), w.d), _mm256_broadcast_ss(x), value);
   if constexpr (kShape<L>.super()) {
     value = _mm256_fnmadd_ps(w.m, _mm256_broadcast_ss(x + S), value);
-  } else if constexpr (kShape<L>.has_minimum() || kShape<L>.offset > 0) {
+  } else if constexpr (kShape<L>.adds_minimum()) {
     value = _mm256_fmadd_ps(w.m, _mm256_broadcast_ss(x + S), value);
   }
   _mm256_store_ps(acc, value);
@@ -92,9 +97,10 @@ void q4_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, s
     TIDEMILL_UNROLL
     for (int c = 0; c < 2; ++c) {
       const ColumnScales column = load_scales<L>(block, w, c);
+      const __m256i offsets = load_offsets<L>(w, c);
       TIDEMILL_UNROLL
       for (int r = 0; r < R; ++r) {
-        add_group<L, S>(_mm256_madd_epi16(sum[r][c], ones), column, scales + r, acc + 16 * r + 8 * c);
+        add_group<L, S>(_mm256_madd_epi16(sum[r][c], ones), offsets, column, scales + r, acc + 16 * r + 8 * c);
       }
     }
   }
@@ -134,7 +140,9 @@ void signed_tile(const std::uint8_t* w, const std::int8_t* x, const float* scale
     for (int c = 0; c < 2; ++c) {
       const ColumnScales column = load_scales<L>(BlockScales{}, w, c);
       TIDEMILL_UNROLL
-      for (int r = 0; r < R; ++r) add_group<L, S>(sum[r][c], column, scales + r, acc + 16 * r + 8 * c);
+      for (int r = 0; r < R; ++r) {
+        add_group<L, S>(sum[r][c], load_offsets<L>(w, c), column, scales + r, acc + 16 * r + 8 * c);
+      }
     }
   }
 }
@@ -142,16 +150,15 @@ void signed_tile(const std::uint8_t* w, const std::int8_t* x, const float* scale
 // acc of eight columns of one row += the product of both half groups
 template <Layout L, int S>
 inline void add_half_groups(__m256i sum, const HalfScales& half, const ColumnScales& w, const float* x, float* acc) {
-  const __m256i half_sums = _mm256_castps_si256(_mm256_broadcast_ss(x + 2 * S));
-  const __m256i minimum = _mm256_madd_epi16(half.minimums, half_sums);
+  const __m256i minimum = _mm256_madd_epi16(half.minimums, broadcast_half_sums(x + 2 * S));
   const __m256 scale = _mm256_broadcast_ss(x);
   __m256 value = _mm256_load_ps(acc);
   if constexpr (kShape<L>.has_minimum()) {
-    value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(w.d, scale), value);
-    value = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(minimum), _mm256_mul_ps(w.m, scale), value);
+    value = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sum), w.d), scale, value);
+    value = _mm256_fnmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(minimum), w.m), scale, value);
   } else {
     const __m256 s = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, minimum));
-    value = _mm256_fmadd_ps(s, _mm256_mul_ps(w.d, scale), value);
+    value = _mm256_fmadd_ps(_mm256_mul_ps(s, w.d), scale, value);
   }
   _mm256_store_ps(acc, value);
 }
@@ -196,7 +203,7 @@ void split_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales
         if constexpr (shape.halves()) {
           add_half_groups<L, S>(total[r], half, column, scales + r, out);
         } else {
-          add_group<L, S>(total[r], column, scales + r, out);
+          add_group<L, S>(total[r], load_offsets<L>(w, c), column, scales + r, out);
         }
       }
     }

@@ -81,8 +81,8 @@ inline void load_block(const std::uint8_t* header, BlockScales& block) {
   }
 }
 
-// Of eight columns: what sums of products and sums of activations are multiplied with. The minimums of blocks of 256 are
-// subtracted, the others added.
+// Of eight columns: what codes, or sums of their products, are multiplied with, and what is added to them, or times sums of
+// activations. The minimums of blocks of 256 are subtracted.
 struct ColumnScales {
   __m256 d, m;
 };
@@ -99,8 +99,16 @@ inline ColumnScales load_scales(const BlockScales& block, const std::uint8_t* gr
     const __m256 d = shape.scales == Scales::kExponent ? load_exponents(group + 8 * c) : load_halves(group + 16 * c);
     if constexpr (shape.scales == Scales::kHalfZero) return {d, negate(_mm256_mul_ps(d, widen_bytes(group + 32 + 8 * c)))};
     if constexpr (shape.has_minimum()) return {d, load_halves(group + 32 + 16 * c)};
-    return {d, _mm256_mul_ps(d, _mm256_set1_ps(static_cast<float>(-shape.offset)))};
+    return {d, _mm256_setzero_ps()};
   }
+}
+
+// What each of eight columns subtracts from its codes, twice, as int16.
+template <Layout L>
+inline __m256i load_offsets(const std::uint8_t* group, int c) {
+  if constexpr (kShape<L>.scales != Scales::kHalfZero) return _mm256_set1_epi16(kShape<L>.offset);
+  const __m256i zeros = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(group + 32 + 8 * c)));
+  return _mm256_or_si256(zeros, _mm256_slli_epi32(zeros, 16));
 }
 
 // The integers that scale the half groups of eight columns, as int16: first of all columns' pairs, then each alone.

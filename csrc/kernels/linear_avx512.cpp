@@ -60,26 +60,28 @@ inline void add_quads(const std::uint8_t* w, const Rows<S>& rows, __m512i (&sum)
   }
 }
 
-// -Offset times the sum of the activations of both half groups (Halves 3), of the first (1) or the second (2): what the
-// sums begin with where codes are read as more than they are.
-template <int Offset, int Halves>
-inline __m512i minus_offset(const float* half_sums) {
-  constexpr int kFirst = Halves & 1 ? -Offset & 0xffff : 0;
-  constexpr unsigned kSecond = Halves & 2 ? static_cast<unsigned>(-Offset) << 16 : 0u;
-  const __m512i factors = _mm512_set1_epi32(static_cast<int>(kSecond | kFirst));
-  return _mm512_madd_epi16(factors, broadcast_word(half_sums));
+// What the codes of each column are read as too much, negative, in pairs of int16 that the sums of the activations of both
+// half groups are multiplied with (Halves 3), of the first (1) or of the second (2).
+template <Layout L, int Halves>
+inline __m512i minus_offsets(const std::uint8_t* group) {
+  if constexpr (kShape<L>.scales == Scales::kHalfZero) {
+    return _mm512_sub_epi16(_mm512_setzero_si512(), load_zero_pairs(group));
+  } else {
+    constexpr int kOffset = kSignedCodes<L> ? 128 : kShape<L>.offset;
+    constexpr int kFirst = Halves & 1 ? -kOffset & 0xffff : 0;
+    constexpr unsigned kSecond = Halves & 2 ? static_cast<unsigned>(-kOffset) << 16 : 0u;
+    return _mm512_set1_epi32(static_cast<int>(kSecond | kFirst));
+  }
 }
 
 template <Layout L, int Halves, int R, int S>
-inline void begin_sums(const Rows<S>& rows, __m512i (&sum)[R]) {
-  constexpr bool kMinimum = kShape<L>.has_minimum();
-  constexpr int kOffset = kSignedCodes<L> ? 128 : kShape<L>.halves() && !kMinimum ? kShape<L>.offset : 0;
+inline void begin_sums(const std::uint8_t* w, const Rows<S>& rows, __m512i (&sum)[R]) {
   TIDEMILL_UNROLL
   for (int r = 0; r < R; ++r) {
-    if constexpr (kOffset == 0) {
-      sum[r] = _mm512_setzero_si512();
+    if constexpr (kSignedCodes<L> || kShape<L>.subtracts()) {
+      sum[r] = _mm512_madd_epi16(minus_offsets<L, Halves>(w), broadcast_word(rows.half_sums(r)));
     } else {
-      sum[r] = minus_offset<kOffset, Halves>(rows.half_sums(r));
+      sum[r] = _mm512_setzero_si512();
     }
   }
 }
@@ -88,16 +90,16 @@ inline void begin_sums(const Rows<S>& rows, __m512i (&sum)[R]) {
 template <Layout L, int R, int S>
 inline void add_group(const BlockScales& block, const std::uint8_t* w, const Rows<S>& rows, __m512 (&total)[R]) {
   __m512i sum[R];
-  begin_sums<L, 3>(rows, sum);
+  begin_sums<L, 3>(w, rows, sum);
   add_quads<L, 0, 8>(w, rows, sum);
   const ColumnScales column = load_scales<L>(block, w);
   TIDEMILL_UNROLL
   for (int r = 0; r < R; ++r) {
-    const __m512 d = _mm512_mul_ps(column.d, _mm512_set1_ps(*rows.scale(r)));
-    total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r]), d, total[r]);
+    const __m512 s = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r]), column.d);
+    total[r] = _mm512_fmadd_ps(s, _mm512_set1_ps(*rows.scale(r)), total[r]);
     if constexpr (kShape<L>.super()) {
       total[r] = _mm512_fnmadd_ps(column.m, _mm512_set1_ps(*rows.scale_sum(r)), total[r]);
-    } else if constexpr (kShape<L>.has_minimum() || kShape<L>.offset > 0) {
+    } else if constexpr (kShape<L>.adds_minimum()) {
       total[r] = _mm512_fmadd_ps(column.m, _mm512_set1_ps(*rows.scale_sum(r)), total[r]);
     }
   }
@@ -110,20 +112,20 @@ inline void add_half_groups(const BlockScales& block, const std::uint8_t* w, con
   const HalfScales half = load_half_scales<L>(w);
   __m512i sum[R];
   __m512 scaled[R];
-  begin_sums<L, 1>(rows, sum);
+  begin_sums<L, 1>(w, rows, sum);
   add_quads<L, 0, 4>(w, rows, sum);
   TIDEMILL_UNROLL
   for (int r = 0; r < R; ++r) scaled[r] = _mm512_mul_ps(half.first, _mm512_cvtepi32_ps(sum[r]));
-  begin_sums<L, 2>(rows, sum);
+  begin_sums<L, 2>(w, rows, sum);
   add_quads<L, 4, 8>(w, rows, sum);
   TIDEMILL_UNROLL
   for (int r = 0; r < R; ++r) {
     const __m512 s = _mm512_fmadd_ps(half.second, _mm512_cvtepi32_ps(sum[r]), scaled[r]);
     const __m512 scale = _mm512_set1_ps(*rows.scale(r));
-    total[r] = _mm512_fmadd_ps(s, _mm512_mul_ps(block.d, scale), total[r]);
+    total[r] = _mm512_fmadd_ps(_mm512_mul_ps(s, block.d), scale, total[r]);
     if constexpr (kShape<L>.has_minimum()) {
       const __m512i minimum = _mm512_madd_epi16(half.minimums, broadcast_word(rows.half_sums(r)));
-      total[r] = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minimum), _mm512_mul_ps(block.m, scale), total[r]);
+      total[r] = _mm512_fnmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(minimum), block.m), scale, total[r]);
     }
   }
 }
@@ -215,6 +217,26 @@ inline void add_k(__m512 w, const float* x, std::size_t stride, __m512 (&part)[R
   }
 }
 
+// The larger magnitudes of a and b as bits. Without its sign a float orders like its bits, and infinity and NaN come last.
+inline __m512i magnitude_bits(__m512 a, __m512 b) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  return _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),
+                          _mm512_and_si512(_mm512_castps_si512(b), magnitude));
+}
+
+// The largest number of each of four vectors.
+inline __m128i largest_of_each(const __m512i (&v)[4]) {
+  const auto halves = [](__m512i a, __m512i b) {  // each to 8 numbers
+    return _mm512_max_epi32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xee));
+  };
+  const __m512i a = halves(v[0], v[1]), b = halves(v[2], v[3]);
+  const __m512i fours = _mm512_max_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+  const __m512i twos = _mm512_max_epi32(fours, _mm512_shuffle_epi32(fours, _MM_PERM_BADC));
+  const __m512i ones = _mm512_max_epi32(twos, _mm512_shuffle_epi32(twos, _MM_PERM_CDAB));
+  const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+  return _mm512_castsi512_si128(_mm512_permutexvar_epi32(firsts, ones));
+}
+
 struct Avx512 : Avx512Store {
   static constexpr int kCallPanels = 2;  // 8 rows per call
   static constexpr int kFloatRows = 8;   // enough independent sums to hide the latency of an fma
@@ -222,12 +244,8 @@ struct Avx512 : Avx512Store {
 
   static void quantize_group(const float* x, std::int8_t* values, float* scale, float* scale_sum,
                              std::int16_t* half_sums) {
-    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     const __m512 in[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
-    // Without its sign a float orders like its bits, and infinity and NaN come last.
-    const __m512i peaks = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(in[0]), magnitude),
-                                           _mm512_and_si512(_mm512_castps_si512(in[1]), magnitude));
-    const GroupScale s = group_scale(_mm512_reduce_max_epi32(peaks));
+    const GroupScale s = group_scale(_mm512_reduce_max_epi32(magnitude_bits(in[0], in[1])));
     const __m512 inverse = _mm512_set1_ps(s.inverse);
     const __mmask16 kept = s.inverse == 0.0f ? 0 : 0xffff;  // 0 * NaN would be NaN
     int sums[2];
@@ -245,6 +263,42 @@ struct Avx512 : Avx512Store {
     }
     *scale = s.scale;
     *scale_sum = s.scale * static_cast<float>(sums[0] + sums[1]);
+  }
+
+  // Four values of one row and one quad lie in one lane of 128 bits: packing the rows lane by lane gives a panel's order.
+  static bool quantize_panel_group(const float* x, std::size_t stride, std::int8_t* values, float* scales) {
+    __m512 in[kPanelRows][2];
+    __m512i peaks[kPanelRows];
+    TIDEMILL_UNROLL
+    for (std::size_t r = 0; r < kPanelRows; ++r) {
+      in[r][0] = _mm512_loadu_ps(x + r * stride);
+      in[r][1] = _mm512_loadu_ps(x + r * stride + 16);
+      peaks[r] = magnitude_bits(in[r][0], in[r][1]);
+    }
+    const __m128i peak = largest_of_each(peaks);
+    const __mmask8 odd = _mm_cmplt_epi32_mask(peak, _mm_set1_epi32(kSmallestPeak)) |
+                         _mm_cmpge_epi32_mask(peak, _mm_set1_epi32(kInfinitePeak));
+    if (odd != 0) return false;
+    const __m128 scale = _mm_div_ps(_mm_castsi128_ps(peak), _mm_set1_ps(127.0f));
+    const __m512 inverses = _mm512_broadcast_f32x4(_mm_div_ps(_mm_set1_ps(127.0f), _mm_castsi128_ps(peak)));
+    const __m512 inverse[kPanelRows] = {_mm512_permute_ps(inverses, 0x00), _mm512_permute_ps(inverses, 0x55),
+                                        _mm512_permute_ps(inverses, 0xaa), _mm512_permute_ps(inverses, 0xff)};
+    __m128i sums[2];
+    TIDEMILL_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      // No magnitude can exceed 127 by more than two roundings, so there is nothing to clamp.
+      const auto rounded = [&](int r) { return _mm512_cvtps_epi32(_mm512_mul_ps(in[r][h], inverse[r])); };
+      const __m512i codes = _mm512_packs_epi16(_mm512_packs_epi32(rounded(0), rounded(1)),
+                                               _mm512_packs_epi32(rounded(2), rounded(3)));
+      _mm512_storeu_si512(values + 64 * h, codes);
+      const __m512i quads = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), codes);
+      const __m256i pairs = _mm256_add_epi32(_mm512_castsi512_si256(quads), _mm512_extracti64x4_epi64(quads, 1));
+      sums[h] = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+    }
+    _mm_storeu_ps(scales, scale);
+    _mm_storeu_ps(scales + 4, _mm_mul_ps(scale, _mm_cvtepi32_ps(_mm_add_epi32(sums[0], sums[1]))));
+    _mm_storeu_ps(scales + 8, _mm_castsi128_ps(_mm_mask_blend_epi16(0xaa, sums[0], _mm_slli_epi32(sums[1], 16))));
+    return true;
   }
 
   template <Layout L, int R, int S, bool Stream>

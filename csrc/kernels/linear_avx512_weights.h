@@ -68,6 +68,12 @@ inline __m512i codes_at(const std::uint8_t* group, int quad) {
 
 inline __m512 widen_bytes(const std::uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_bytes(p))); }
 
+// The integer zeros of kQ4Zero, twice each.
+inline __m512i load_zero_pairs(const std::uint8_t* group) {
+  const __m512i zeros = _mm512_cvtepu8_epi32(load_bytes(group + 32));
+  return _mm512_or_si512(zeros, _mm512_slli_epi32(zeros, 16));
+}
+
 inline __m512 negate(__m512 v) { return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f)); }
 
 inline __m512 load_exponents(const std::uint8_t* p) {  // 2^(e - 128); those below the normal floats are e = 0 and 1
@@ -90,8 +96,8 @@ inline BlockScales load_block(const std::uint8_t* header) {
   return {d, kShape<L>.has_minimum() ? load_halves(header + 32) : d};
 }
 
-// What sums of products and sums of activations are multiplied with. The minimums of blocks of 256 are subtracted, the
-// others added.
+// What codes, or sums of their products, are multiplied with, and what is added to them, or times sums of activations. The
+// minimums of blocks of 256 are subtracted.
 struct ColumnScales {
   __m512 d, m;
 };
@@ -107,7 +113,7 @@ inline ColumnScales load_scales(const BlockScales& block, const std::uint8_t* gr
     const __m512 d = shape.scales == Scales::kExponent ? load_exponents(group) : load_halves(group);
     if constexpr (shape.scales == Scales::kHalfZero) return {d, negate(_mm512_mul_ps(d, widen_bytes(group + 32)))};
     if constexpr (shape.has_minimum()) return {d, load_halves(group + 32)};
-    return {d, _mm512_mul_ps(d, _mm512_set1_ps(static_cast<float>(-shape.offset)))};
+    return {d, _mm512_setzero_ps()};
   }
 }
 

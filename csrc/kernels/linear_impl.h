@@ -9,6 +9,8 @@
 //   kFloatTiles                                      most tiles that one call of add_tiles computes: 1 to 3
 //   quantize_group(x, values, scale, scale_sum, half_sums)
 //                                                    32 floats -> 32 int8
+//   quantize_panel_group(x, stride, values, scales)  the same for all four rows of a panel, in its order; false, with nothing
+//                                                    written, leaves it to quantize_group. An instruction set may have none
 //   quantized_tile<L, R, S, Stream>(tile, x, scales, groups, acc)
 //                                                    R rows of a panel of S rows, or R / S whole panels, x 16 outputs
 //                                                    -> acc [R][16]
@@ -36,12 +38,14 @@ struct GroupScale {
   float inverse;  // 0 where the whole group becomes 0
 };
 
-// From the bits of the largest magnitude of a group (see linear.h, "quantize").
+// Bits of the largest magnitude of a group.
+inline constexpr std::int32_t kInfinitePeak = 0x7f800000;
+inline constexpr std::int32_t kSmallestPeak = 0x0d800000;  // 2^-100: 127 / peak stays finite and normal
+
+// From those bits (see linear.h, "quantize").
 static inline GroupScale group_scale(std::int32_t peak_bits) {
-  constexpr std::int32_t kInfinity = 0x7f800000;
-  constexpr std::int32_t kSmallest = 0x0d800000;  // 2^-100: 127 / peak stays finite and normal
-  if (peak_bits >= kInfinity) return {__builtin_nanf(""), 0.0f};
-  if (peak_bits < kSmallest) return {0.0f, 0.0f};
+  if (peak_bits >= kInfinitePeak) return {__builtin_nanf(""), 0.0f};
+  if (peak_bits < kSmallestPeak) return {0.0f, 0.0f};
   const float peak = __builtin_bit_cast(float, peak_bits);
   return {peak / 127.0f, 127.0f / peak};
 }
@@ -71,6 +75,10 @@ void quantize_panels(const float* x, std::size_t stride, QuantizedRows out, std:
     std::int8_t* values = out.values + static_cast<std::size_t>(first) * static_cast<std::size_t>(out.k);
     float* scales = out.scales + static_cast<std::size_t>(first) * static_cast<std::size_t>(groups) * kGroupScales;
     for (std::int32_t g = 0; g < groups; ++g, values += kGroup * rows, scales += kGroupScales * rows) {
+      if constexpr (requires { &Isa::quantize_panel_group; }) {
+        const float* group = x + static_cast<std::size_t>(first) * stride + g * kGroup;
+        if (rows == kPanelRows && Isa::quantize_panel_group(group, stride, values, scales)) continue;
+      }
       for (std::int32_t r = 0; r < rows; ++r) {
         alignas(32) std::int8_t group[kGroup];
         std::int16_t half_sums[2];

@@ -43,13 +43,30 @@ struct Activations {
   }
 };
 
+// The sums of the activations of one row's half groups.
+struct HalfSums {
+  std::int16_t first, second;
+
+  explicit HalfSums(const float* word) { __builtin_memcpy(this, word, 4); }
+};
+
+// What the sums of four columns of one row begin with: minus what their codes are read as too much.
+template <Layout L, int S>
+inline int32x4_t begin_sum(const std::uint8_t* group, int b, const float* x) {
+  if constexpr (!kShape<L>.subtracts() || kShape<L>.halves()) return vdupq_n_s32(0);
+  const HalfSums half_sums(x + 2 * S);
+  const int total = half_sums.first + half_sums.second;
+  if constexpr (kShape<L>.scales == Scales::kHalfZero) return vmulq_n_s32(widen_bytes(group + 32 + 4 * b), -total);
+  return vdupq_n_s32(-kShape<L>.offset * total);
+}
+
 // acc of four columns of one row += sum * d * scale + m * scale_sum
 template <Layout L, int S>
 inline void add_group(int32x4_t sum, const ColumnScales& w, const float* x, float* acc) {
-  float32x4_t value = vfmaq_f32(vld1q_f32(acc), vcvtq_f32_s32(sum), vmulq_n_f32(w.d, x[0]));
+  float32x4_t value = vfmaq_f32(vld1q_f32(acc), vmulq_f32(vcvtq_f32_s32(sum), w.d), vdupq_n_f32(x[0]));
   if constexpr (kShape<L>.super()) {
     value = vfmsq_f32(value, w.m, vdupq_n_f32(x[S]));
-  } else if constexpr (kShape<L>.has_minimum() || kShape<L>.offset > 0) {
+  } else if constexpr (kShape<L>.adds_minimum()) {
     value = vfmaq_f32(value, w.m, vdupq_n_f32(x[S]));
   }
   vst1q_f32(acc, value);
@@ -59,17 +76,16 @@ inline void add_group(int32x4_t sum, const ColumnScales& w, const float* x, floa
 template <Layout L, int S>
 inline void add_half_groups(int32x4_t first, int32x4_t second, const HalfScales& half, const ColumnScales& w,
                             const float* x, float* acc) {
-  std::int16_t half_sums[2];
-  __builtin_memcpy(half_sums, x + 2 * S, 4);
+  const HalfSums sums(x + 2 * S);
   const int32x4_t sum = vmlaq_s32(vmulq_s32(half.scale[0], first), half.scale[1], second);
-  const int32x4_t minimum = vmlaq_n_s32(vmulq_n_s32(half.minimum[0], half_sums[0]), half.minimum[1], half_sums[1]);
-  const float32x4_t d = vmulq_n_f32(w.d, x[0]);
+  const int32x4_t minimum = vmlaq_n_s32(vmulq_n_s32(half.minimum[0], sums.first), half.minimum[1], sums.second);
+  const float32x4_t scale = vdupq_n_f32(x[0]);
   float32x4_t value = vld1q_f32(acc);
   if constexpr (kShape<L>.has_minimum()) {
-    value = vfmaq_f32(value, vcvtq_f32_s32(sum), d);
-    value = vfmsq_f32(value, vcvtq_f32_s32(minimum), vmulq_n_f32(w.m, x[0]));
+    value = vfmaq_f32(value, vmulq_f32(vcvtq_f32_s32(sum), w.d), scale);
+    value = vfmsq_f32(value, vmulq_f32(vcvtq_f32_s32(minimum), w.m), scale);
   } else {
-    value = vfmaq_f32(value, vcvtq_f32_s32(vsubq_s32(sum, minimum)), d);
+    value = vfmaq_f32(value, vmulq_f32(vcvtq_f32_s32(vsubq_s32(sum, minimum)), w.d), scale);
   }
   vst1q_f32(acc, value);
 }
@@ -80,7 +96,7 @@ inline void add_columns(const BlockScales& block, const std::uint8_t* group, int
                         const float* scales, float* acc) {
   const ColumnScales column = load_scales<L>(block, group, b);
   int32x4_t sum[2][R];
-  for (int i = 0; i < 2 * R; ++i) sum[i / R][i % R] = vdupq_n_s32(0);
+  for (int i = 0; i < 2 * R; ++i) sum[i / R][i % R] = begin_sum<L, S>(group, b, scales + i % R);
   if constexpr (kShape<L>.halves()) {
     const HalfScales half = load_half_scales<L>(group, b);
     Products::template add<L, R, 0, kQuads / 2>(group, b, x, sum[0]);

@@ -74,8 +74,8 @@ inline void load_block(const std::uint8_t* header, BlockScales& block) {
   for (int i = 0; i < kShape<L>.block_header() / 8; ++i) vst1q_f32(block.values + 4 * i, load_halves(header + 8 * i));
 }
 
-// Of four columns: what sums of products and sums of activations are multiplied with. The minimums of blocks of 256 are
-// subtracted, the others added.
+// Of four columns: what codes, or sums of their products, are multiplied with, and what is added to them, or times sums of
+// activations. The minimums of blocks of 256 are subtracted.
 struct ColumnScales {
   float32x4_t d, m;
 };
@@ -94,7 +94,7 @@ inline ColumnScales load_scales(const BlockScales& block, const std::uint8_t* gr
       return {d, vnegq_f32(vmulq_f32(d, vcvtq_f32_s32(widen_bytes(group + 32 + 4 * b))))};
     }
     if constexpr (shape.has_minimum()) return {d, load_halves(group + 32 + 8 * b)};
-    return {d, vmulq_n_f32(d, static_cast<float>(-shape.offset))};
+    return {d, vdupq_n_f32(0.0f)};
   }
 }
 

@@ -172,7 +172,8 @@ float float8(std::uint8_t code) {  // blocks.h, without branches: exponents of 0
 // What the integers of one group are multiplied with.
 struct GroupScales {
   float d[kTileColumns];
-  float m[kTileColumns];               // multiplied with the sum of the activations
+  float m[kTileColumns];             // multiplied with the sum of the activations
+  std::int32_t zero[kTileColumns];   // subtracted from codes
   std::int32_t sc[2][kTileColumns];  // layouts of half groups only
   std::int32_t mn[2][kTileColumns];
 };
@@ -210,11 +211,12 @@ void load_scales(const std::uint8_t* block, const std::uint8_t* group, GroupScal
       load_halves(group, scales.d);
     }
     if constexpr (shape.scales == Scales::kHalfPair) load_halves(group + 32, scales.m);
+    for (int c = 0; c < kTileColumns; ++c) scales.zero[c] = shape.offset;
     if constexpr (shape.scales == Scales::kHalfZero) {
-      for (int c = 0; c < kTileColumns; ++c) scales.m[c] = -(scales.d[c] * group[32 + c]);
-    }
-    if constexpr (shape.offset > 0) {
-      for (int c = 0; c < kTileColumns; ++c) scales.m[c] = static_cast<float>(-shape.offset) * scales.d[c];
+      for (int c = 0; c < kTileColumns; ++c) {
+        scales.zero[c] = group[32 + c];
+        scales.m[c] = -(scales.d[c] * group[32 + c]);
+      }
     }
   }
 }
@@ -223,10 +225,14 @@ void load_scales(const std::uint8_t* block, const std::uint8_t* group, GroupScal
 template <Layout L>
 void add_group(const GroupScales& w, const Codes& codes, const Lanes* quads, const float* x, int stride, float* total) {
   std::int32_t sum[kTileColumns];
+  std::int16_t half_sums[2];
+  std::memcpy(half_sums, x + 2 * stride, 4);
   multiply_codes<L, kQuads>(codes, quads, 0, sum);
   for (int c = 0; c < kTileColumns; ++c) {
-    total[c] = std::fma(static_cast<float>(sum[c]), w.d[c] * x[0], total[c]);
-    if constexpr (kShape<L>.has_minimum() || kShape<L>.offset > 0) total[c] = std::fma(w.m[c], x[stride], total[c]);
+    std::int32_t s = sum[c];
+    if constexpr (kShape<L>.subtracts()) s -= w.zero[c] * (half_sums[0] + half_sums[1]);
+    total[c] = std::fma(static_cast<float>(s) * w.d[c], x[0], total[c]);
+    if constexpr (kShape<L>.adds_minimum()) total[c] = std::fma(w.m[c], x[stride], total[c]);
   }
 }
 
@@ -241,10 +247,10 @@ void add_half_groups(const GroupScales& w, const Codes& codes, const Lanes* quad
     const std::int32_t s = w.sc[0][c] * sum[0][c] + w.sc[1][c] * sum[1][c];
     const std::int32_t t = w.mn[0][c] * half_sums[0] + w.mn[1][c] * half_sums[1];
     if constexpr (kShape<L>.has_minimum()) {
-      total[c] = std::fma(static_cast<float>(s), w.d[c] * x[0], total[c]);
-      total[c] = std::fma(-static_cast<float>(t), w.m[c] * x[0], total[c]);
+      total[c] = std::fma(static_cast<float>(s) * w.d[c], x[0], total[c]);
+      total[c] = std::fma(-(static_cast<float>(t) * w.m[c]), x[0], total[c]);
     } else {
-      total[c] = std::fma(static_cast<float>(s - t), w.d[c] * x[0], total[c]);
+      total[c] = std::fma(static_cast<float>(s - t) * w.d[c], x[0], total[c]);
     }
   }
 }

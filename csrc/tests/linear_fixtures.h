@@ -317,26 +317,26 @@ struct Quantized {
 inline float quantized_output(const FileWeight& w, const Quantized& x, int row, int output) {
   const FileFormat format = w.format;
   const bool halves = format == FileFormat::kQ6_K || format == FileFormat::kQ3_K || format == FileFormat::kQ2_K;
+  const bool zero = format == FileFormat::kQ4_Z;
   float acc = 0.0f;
   for (int g = 0; g < w.k / kGroup; ++g) {
     const FileValue& first = w.parts[w.at(output, g * kGroup)];
     int sum = 0, scaled = 0, minimum = 0;
     for (int j = 0; j < kGroup; ++j) {
       const FileValue& part = w.parts[w.at(output, g * kGroup + j)];
-      sum += part.code * x.value(row, g * kGroup + j);
+      sum += (part.code - (zero ? part.minimum : part.offset)) * x.value(row, g * kGroup + j);
       scaled += part.scale * (part.code - part.offset) * x.value(row, g * kGroup + j);
       minimum += part.minimum * x.value(row, g * kGroup + j);
     }
     const float scale = x.scale(row, g);
     if (halves) {
-      acc = std::fma(static_cast<float>(scaled), first.d * scale, acc);
-      if (format == FileFormat::kQ2_K) acc = std::fma(-static_cast<float>(minimum), -first.m * scale, acc);
+      acc = std::fma(static_cast<float>(scaled) * first.d, scale, acc);
+      if (format == FileFormat::kQ2_K) acc = std::fma(static_cast<float>(minimum) * first.m, scale, acc);
       continue;
     }
     const float d = first.d * static_cast<float>(first.scale);
-    const float m = first.offset > 0 ? static_cast<float>(-first.offset) * d : first.m * static_cast<float>(first.minimum);
-    acc = std::fma(static_cast<float>(sum), d * scale, acc);
-    if (format != FileFormat::kQ8_0 && format != FileFormat::kIQ4_NL) acc = std::fma(m, x.scale_sum(row, g), acc);
+    acc = std::fma(static_cast<float>(sum) * d, scale, acc);
+    if (first.m != 0.0f && !zero) acc = std::fma(first.m * static_cast<float>(first.minimum), x.scale_sum(row, g), acc);
   }
   return acc;
 }
