@@ -34,6 +34,8 @@ TIDEMILL_INLINE void run_scores(const AttentionTile<Element>& tile, const float*
     if constexpr (Element::kStreamed) next[w] = tile.next_k[run + w];
   }
   const std::int32_t k_stride = Element::kWide ? kTileTokens : tile.block_size;
+  constexpr int kLine = AttentionTile<Element>::kLine;
+  const int line_dims = k_stride < kLine ? kLine / k_stride : 1;  // a power of two
   V acc[kRows][kVectors];
   TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {
     TIDEMILL_UNROLL for (int w = 0; w < kVectors; ++w) acc[i][w] = S::zero();
@@ -48,7 +50,7 @@ TIDEMILL_INLINE void run_scores(const AttentionTile<Element>& tile, const float*
       TIDEMILL_UNROLL for (int w = 0; w < kRuns; ++w) {
         k[w] += k_stride;
         if constexpr (Element::kStreamed) {
-          S::prefetch(next[w]);
+          if ((d & (line_dims - 1)) == 0) fetch_line(next[w]);
           next[w] += k_stride;
         }
       }
@@ -228,7 +230,7 @@ TIDEMILL_INLINE void panel_values(const AttentionTile<Element>& tile, const floa
       TIDEMILL_UNROLL for (int w = 0; w < kWidth; ++w) values[w] = Element::template load<S>(v + S::kLanes * w);
       v += row;
       if constexpr (Element::kStreamed) {
-        TIDEMILL_UNROLL for (int w = 0; w < S::kLanes * kWidth; w += kLine) S::prefetch(next + w);
+        TIDEMILL_UNROLL for (int w = 0; w < S::kLanes * kWidth; w += kLine) fetch_line(next + w);
         next += row;
       }
       TIDEMILL_UNROLL for (int i = 0; i < kRows; ++i) {

@@ -25,6 +25,9 @@ struct F32Element {
   }
 };
 
+// Into the second level, where more lines may be on their way than into the first, and take no others' place.
+TIDEMILL_INLINE void fetch_line(const void* p) { __builtin_prefetch(p, 0, 2); }
+
 // The same without fetching ahead.
 template <class Element>
 struct OnceElement : Element {
@@ -72,14 +75,13 @@ struct AttentionTile {
   static constexpr std::int32_t kLine = 64 / static_cast<std::int32_t>(sizeof(Type));
   TIDEMILL_INLINE std::int32_t block_lines() const { return block_size * padded_dim / kLine; }  // of K, or of V
 
-  // Fetches lines [begin, end) of each block of the next tile into the second level, for work that does not pass over
-  // this tile itself: in the first one they would take the place of its float32 twin.
+  // Fetches lines [begin, end) of each block of the next tile, for work that does not pass over this tile itself.
   TIDEMILL_INLINE void fetch_lines(std::int32_t begin, std::int32_t end) const {
     for (std::int32_t r = 0; r < kTileRuns; r += block_size / kRunTokens) {
       if (next_k[r] == nullptr) continue;
       for (std::int32_t i = begin * kLine; i < end * kLine; i += kLine) {
-        __builtin_prefetch(next_k[r] + i, 0, 2);
-        __builtin_prefetch(next_v[r] + i, 0, 2);
+        fetch_line(next_k[r] + i);
+        fetch_line(next_v[r] + i);
       }
     }
   }

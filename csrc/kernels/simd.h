@@ -158,7 +158,6 @@ struct Portable {
     for (int i = 0; i < kRows; ++i) lanes[i] = max_lane(rows[i]);
     return load(lanes);
   }
-  static TIDEMILL_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 };
 
 #if defined(__AVX2__)
@@ -236,7 +235,6 @@ struct Avx2 {
     const V low = four(0), high = four(4);
     return max(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
   }
-  static TIDEMILL_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 };
 #endif
 
@@ -336,7 +334,6 @@ struct Neon {
     };
     return {four(0), four(4)};
   }
-  static TIDEMILL_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 };
 #endif
 
@@ -412,7 +409,6 @@ struct Avx512 {
     }
     return Avx2::row_maxima(eights);
   }
-  static TIDEMILL_INLINE void prefetch(const void* p) { Avx2::prefetch(p); }
 };
 #endif
 
