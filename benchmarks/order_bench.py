@@ -1,22 +1,30 @@
-"""What the orders of the queue bring, on a simulated engine: the same figures on every machine, in seconds.
+"""What orders and paced steps bring, on a simulated engine: the same figures on every machine, in seconds.
 
-    python benchmarks/order_bench.py                  # all of it
-    python benchmarks/order_bench.py --seed 1 --trace azure-conv-2023
+    python benchmarks/order_bench.py
+    python benchmarks/order_bench.py --seed 1 --requests 1000
 
-The scheduler, the blocks and the prefix cache are the real ones; a step takes what ``STEP`` says. Load is the rate over
-the highest one that the engine could keep up with under first come, first served: the number of requests over the time
-in which it answers all of them when they come at once.
+The scheduler, the blocks and the prefix cache are the real ones; a step takes what ``step_seconds`` says. Load is the
+rate over the highest one that the engine could keep up with first come, first served: the number of requests over the
+time in which it answers all of them when they come at once.
+
+    shortest   a bursty trace at 85 % load, first come first served and shortest first with true lengths
+    tenants    a tenant with a quarter of the highest rate, beside one with as much and then with ten times as much
+    pace       requests within ttft:p99<2s and itl:p95<100ms, with steps of fixed budgets and with paced ones
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from tidemill.bench.ablation.load import AblationLoad, shrunk
 from tidemill.bench.figures.latencies import samples
 from tidemill.bench.figures.percentiles import Pool
+from tidemill.bench.figures.slo import parse_slo
 from tidemill.bench.load.prompts import IdPrompts
 from tidemill.bench.load.request import LoadRequest
 from tidemill.bench.load.run import Run
@@ -26,12 +34,14 @@ from tidemill.bench.traces.synth import synthesised
 from tidemill.core.config import SchedulerConfig
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 
-__all__ = ["Bench", "Figures", "step_seconds"]
+__all__ = ["Bench", "Figures", "pace", "shortest", "step_seconds", "tenants"]
 
-TRACE: Final = "burstgpt-conv"
-REQUESTS: Final = 600
+BURSTY: Final = "burstgpt-conv"
+STEADY: Final = "azure-conv-2023"
+LOAD: Final = 0.85
 SHRINK: Final = 0.25
 LONGEST: Final = 2048
+OBJECTIVES: Final = "ttft:p99<2s; itl:p95<100ms"
 
 
 def step_seconds(rows: Iterable[tuple[int, int, int]]) -> float:
@@ -52,20 +62,24 @@ class Figures:
     itl_p99: float
     longest: float
     """The longest wait for a first token."""
+    within: float
+    """The share of requests within the objectives."""
     failed: int
 
     @classmethod
-    def of(cls, run: Run, keep: Sequence[int] | None = None) -> Figures:
-        """``keep``: of these requests only."""
-        records = [one for one in run.records if keep is None or one.index in keep]
+    def of(cls, run: Run, tenant: str | None = None) -> Figures:
+        """``tenant``: of its requests only."""
+        records = [one for one in run.records if tenant is None or one.tenant == tenant]
         whole = [one for one in records if not one.failed]
         ttft = Pool.of([samples(one, "ttft") for one in whole])
         itl = Pool.of([samples(one, "itl") for one in whole])
+        slo = parse_slo(OBJECTIVES)
         return cls(
             ttft_mean=ttft.mean() or 0.0,
             ttft_p99=ttft.percentile(99) or 0.0,
             itl_p99=itl.percentile(99) or 0.0,
             longest=max((each for one in whole for each in samples(one, "ttft")), default=0.0),
+            within=sum(map(slo.met, records)) / len(records),
             failed=len(records) - len(whole),
         )
 
@@ -74,30 +88,100 @@ class Figures:
 class Bench:
     """One load and one engine."""
 
-    trace: str = TRACE
-    requests: int = REQUESTS
+    trace: str
+    requests: int
     seed: int = 0
-    blocks: int = 2048
     config: SchedulerConfig = field(default_factory=lambda: SchedulerConfig(max_step_tokens=128, max_waiting=10**6))
 
     def load(self) -> AblationLoad:
-        """The requests, from a model of a trace."""
+        """The requests, each by itself: of conversations the turns come when they came in the trace."""
         rows = synthesised(load_model(self.trace), seed=self.seed, count=self.requests, ticks=False).rows
         rows = [replace(row, session=None, turn=0, think=None) for row in shrunk(rows, SHRINK, longest=LONGEST)]
         return AblationLoad(rows=rows, prompts=IdPrompts(range(1000, 30000), seed=self.seed), asked=LONGEST // 4)
 
     def run(self, requests: Sequence[LoadRequest], *, told: bool = False, **settings: Any) -> Run:
-        """Requests on an engine with some settings."""
+        """Requests on an engine with some settings. ``told``: they say how long their answers will be."""
+        answers = self.load().answers
         return simulate(
             requests,
-            self.load().answers,
+            {one.index: answers[one.index % self.requests] for one in requests},
             config=replace(self.config, **settings),
-            space=KvSpace([KvGroupSpace(num_blocks=self.blocks, block_size=16)]),
+            space=KvSpace([KvGroupSpace(num_blocks=2048, block_size=16)]),
             step_seconds=step_seconds,
             told=told,
         )
 
     def capacity(self) -> float:
         """Requests per second."""
-        at_once = [replace(one, due=0.0) for one in self.load().at(1.0)]
-        return self.requests / self.run(at_once).seconds
+        return self.requests / self.run([replace(one, due=0.0) for one in self.load().at(1.0)]).seconds
+
+
+def shortest(requests: int, seed: int, patience: float = 30.0) -> dict[str, Figures]:
+    """First come first served, and shortest first with estimated and with true lengths."""
+    bench = Bench(trace=BURSTY, requests=requests, seed=seed)
+    load = bench.load().at(LOAD * bench.capacity())
+    found = {"fcfs": Figures.of(bench.run(load))}
+    for name, told in (("srf, estimated", False), ("srf, true", True)):
+        found[name] = Figures.of(bench.run(load, told=told, order="srf", order_patience=patience))
+    return found
+
+
+def tenants(requests: int, seed: int, order: str) -> dict[int, Figures]:
+    """A tenant's figures, by how many times as much another one sends."""
+    bench = Bench(trace=STEADY, requests=requests, seed=seed)
+    base, rate = bench.load().at(1.0), 0.25 * bench.capacity()
+    found = {}
+    for times in (1, 10):
+        numbers = random.Random(seed)
+        dues = _arrivals(numbers, rate, "one", requests // 10, None)
+        dues += _arrivals(numbers, rate * times, "other", None, dues[-1][0])
+        load = [
+            replace(base[index % requests], index=index, due=due, tenant=name)
+            for index, (due, name) in enumerate(sorted(dues))
+        ]
+        found[times] = Figures.of(bench.run(load, order=order), "one")
+    return found
+
+
+def pace(requests: int, seed: int, rate: float) -> dict[str, Figures]:
+    """Fixed budgets, and one that follows from a target of 80 ms between tokens."""
+    bench = Bench(trace=STEADY, requests=requests, seed=seed)
+    load = bench.load().at(rate)
+    found = {f"{tokens} tokens": Figures.of(bench.run(load, max_step_tokens=tokens)) for tokens in (512, 256, 128, 64)}
+    found["80 ms"] = Figures.of(bench.run(load, max_step_tokens=512, itl_target=0.08))
+    return found
+
+
+def _arrivals(
+    numbers: random.Random, rate: float, tenant: str, count: int | None, end: float | None
+) -> list[tuple[float, str]]:
+    """Poisson arrivals: so many, or up to a time."""
+    found: list[tuple[float, str]] = []
+    now = 0.0
+    while count is None or len(found) < count:
+        now += numbers.expovariate(rate)
+        if end is not None and now > end:
+            break
+        found.append((now, tenant))
+    return found
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    found: dict[str, Any] = {"shortest": shortest(asked.requests, asked.seed)}
+    for order in ("fcfs", "fair", "fair,srf"):
+        found[f"tenants, {order}"] = tenants(asked.requests, asked.seed, order)
+    for rate in (4.0, 5.0):
+        found[f"pace, {rate:g} requests/s"] = pace(asked.requests // 2, asked.seed, rate)
+    for name, rows in found.items():
+        print(name)
+        for row, figures in rows.items():
+            print(f"    {row!s:16}" + "  ".join(f"{key} {value:.4g}" for key, value in asdict(figures).items()))
+    print(json.dumps({name: {str(k): asdict(v) for k, v in rows.items()} for name, rows in found.items()}))
+
+
+if __name__ == "__main__":
+    _main()
