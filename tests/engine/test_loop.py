@@ -455,3 +455,20 @@ def test_a_failure_that_does_not_come_again_costs_nobody_anything(caplog: pytest
 
     assert run(make_loop(executor=HashExecutor(explode)), *asked) == run(make_loop(), *asked)
     assert len(steps) > len(set(steps))
+
+
+def test_the_first_delta_says_when_the_first_step_began_and_a_preemption_does_not_change_it() -> None:
+    clock = ManualClock()
+    executor = HashExecutor(lambda _: clock.advance(1.0))
+    loop = make_loop(num_blocks=6, executor=executor, clock=clock, max_running=2, max_step_tokens=32)
+    clock.advance(5.0)
+    for name in ("a", "b", "c"):
+        loop.add(request(name, 30, max_tokens=40, ignore_eos=True))
+    found: dict[str, list[float | None]] = {}
+    while loop.has_work:
+        for delta in loop.step():
+            found.setdefault(delta.request_id, []).append(delta.began)
+    assert loop.stats().preemptions_total > 0
+    assert [began[0] for began in found.values()][:2] == [5.0, 5.0], "a part of b was in a's step"
+    assert all(began[0] is not None for began in found.values())
+    assert all(later is None for began in found.values() for later in began[1:])

@@ -248,6 +248,7 @@ class ScriptedEngine:
             finish_reason=finish,
             stop_token=stop_token,
             num_output_tokens=choice.sent,
+            began=self._clock.now() if first else None,
         )
 
     def _cut(

@@ -207,6 +207,9 @@ class ServerConfig:
     """PEM file of the certificate, with those between it and the root behind it; HTTPS instead of HTTP."""
     tls_key: str | None = None
     """PEM file of the certificate's private key, without a password."""
+    otlp_endpoint: str | None = None
+    """Collector that gets a trace of each request, OTLP over HTTP: http://127.0.0.1:4318 (its path is /v1/traces unless
+    one is given); needs the extra otel; default: off."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     """From which level on the server's own lines go to standard error."""
     log_requests: bool = False

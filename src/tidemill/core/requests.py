@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tidemill.core.account import NO_ACCOUNT, Account
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tools import NO_TOOLS, ToolUse
+from tidemill.core.trace import NO_TRACE, Trace
 
 __all__ = [
     "AnyRequest",
@@ -56,6 +57,8 @@ class _Common:
     """Whose request it is, as the door found out; nothing that a body says."""
     account: Account = field(default=NO_ACCOUNT, compare=False, repr=False)
     """Who pays for its tokens."""
+    trace: Trace = field(default=NO_TRACE, compare=False, repr=False)
+    """Who wants to know when it did what."""
     timeout: float | None = None
     """Seconds after which the caller does not want the answer any more."""
     cache_salt: str = ""
@@ -111,6 +114,8 @@ class EmbeddingRequest:
     user: str | None = None
     account: Account = field(default=NO_ACCOUNT, compare=False, repr=False)
     """Who pays for its tokens."""
+    trace: Trace = field(default=NO_TRACE, compare=False, repr=False)
+    """Who wants to know when it did what."""
     timeout: float | None = None
     """Seconds after which the caller does not want the answer any more."""
     tenant: str = ""

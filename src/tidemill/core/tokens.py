@@ -106,6 +106,8 @@ class TokenDelta:
     """Tokens generated for this choice so far."""
     num_cached_tokens: int = 0
     """Tokens of the prompt that were not computed for this choice: their KV was there."""
+    began: float | None = field(default=None, compare=False)
+    """When the choice's first step began, on the engine's clock (seconds); with its first delta."""
     error: str | None = None
     refused: bool = False
     """With an error: it is the request that cannot be kept, and its caller who can change that."""

@@ -469,6 +469,8 @@ class EngineLoop:
 
     def _row(self, share: Share) -> PlanRow:
         sequence = self._sequences[share.sequence.id]
+        if sequence.began is None:
+            sequence.began = self._clock.now()
         return PlanRow(
             sequence=share.sequence.id,
             tokens=sequence.span(share.start, share.end),
@@ -531,6 +533,8 @@ class EngineLoop:
         is no token."""
         before = len(sequence.tokens)
         delta = sequence.take(outputs)
+        if before == sequence.counters.num_prompt:
+            delta = replace(delta, began=sequence.began)
         if delta.finish_reason is FinishReason.ERROR:
             self._leave(sequence, FinishReason.ERROR)
             self._scheduler.commit(share, 0)

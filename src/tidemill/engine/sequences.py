@@ -79,6 +79,8 @@ class EngineSequence:
         """Prompt and output so far."""
         self.proposed: tuple[int, ...] = ()
         """Tokens proposed to follow in the next step."""
+        self.began: float | None = None
+        """When its first step began, on the engine's clock."""
         self.root: BlockKey | None = None
         """Where the keys of its blocks begin; None: it shares none."""
         self.counters = SequenceCounters(id=sequence_id, num_prompt=len(self.tokens), max_tokens=max_tokens)

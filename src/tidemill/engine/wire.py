@@ -66,10 +66,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     def error(self) -> TidemillError:
         """The same class, message and param again."""
-        cls = getattr(errors, self.kind, TidemillError) if self.kind in errors.__all__ else TidemillError
-        made = cls(self.message, param=self.param)
-        assert isinstance(made, TidemillError)
-        return made
+        cls = getattr(errors, self.kind, None)
+        if not isinstance(cls, type) or not issubclass(cls, TidemillError):
+            cls = TidemillError
+        return cls(self.message, param=self.param)
 
 
 class Add(msgspec.Struct, frozen=True, tag="add"):

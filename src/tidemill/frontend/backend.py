@@ -35,6 +35,7 @@ from tidemill.frontend.merge import close_iterator
 from tidemill.frontend.payloads import ChatPayloads, CompletionPayloads, Heading, Payloads, WholeChoice
 from tidemill.frontend.prepare import PreparedPrompt, Preparer
 from tidemill.frontend.prompt_scores import PromptScores
+from tidemill.frontend.request_trace import tell_begin
 from tidemill.frontend.text import Text
 from tidemill.frontend.text_answers import TextAnswers
 
@@ -92,6 +93,7 @@ class LocalBackend:
             return await self._embedder.open(request, arrival)
         check_generates(self._engine.info)
         prompts = await self._preparer.prepare(request, arrival)
+        tell_begin(request.trace, request)
         self._reserve(request, prompts)
         generation = Generation(
             engine=self._engine,
@@ -100,6 +102,7 @@ class LocalBackend:
             recorder=self._recorder,
             clock=self._clock,
             account=request.account,
+            trace=request.trace,
             tool_use=request.tool_use if isinstance(request, ChatRequest) else None,
         )
         payloads = self._payloads(request)

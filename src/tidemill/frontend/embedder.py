@@ -18,6 +18,7 @@ from tidemill.core.protocols import TokenEngine
 from tidemill.core.requests import EmbeddingRequest, Prompt
 from tidemill.core.tokens import EmbedRequest
 from tidemill.engine.admission import check_embeds, check_text, check_tokens
+from tidemill.frontend.request_trace import tell_begin
 from tidemill.frontend.standing import check_standing
 from tidemill.frontend.text import Text
 from tidemill.frontend.vectors import check_dimensions, encoded, finished
@@ -54,9 +55,11 @@ class Embedder:
         size = sum(len(text) for text in request.inputs)
         texts = self._encode(request) if size <= _SHORT_TEXT else await asyncio.to_thread(self._encode, request)
         tokens = sum(map(len, texts))
+        tell_begin(request.trace, request)
         request.account.reserve(prompt=tokens, output=0, limit_field=None)
         vectors = await self._vectors(request, texts, arrival)
         request.account.spend(prompt=tokens, output=0)
+        request.trace.tell(None, {"gen_ai.usage.input_tokens": tokens})
         self._recorder.add(PROMPT_TOKENS, tokens)
         self._recorder.add(EMBEDDINGS, len(texts))
         event = await asyncio.to_thread(_event, request, embedding, vectors, tokens)

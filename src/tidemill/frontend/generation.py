@@ -21,10 +21,12 @@ from tidemill.core.metrics import (
 from tidemill.core.protocols import TokenEngine
 from tidemill.core.tokens import FinishReason, TokenDelta, TokenRequest
 from tidemill.core.tools import ToolUse
+from tidemill.core.trace import NO_TRACE, Trace
 from tidemill.frontend.answer_reader import AnswerReader
 from tidemill.frontend.choice import ChoiceText, TextDelta
 from tidemill.frontend.merge import close_iterator, merge
 from tidemill.frontend.payloads import Usage
+from tidemill.frontend.request_trace import PhaseTimes, tell_end
 from tidemill.frontend.text import Text, prompt_end
 from tidemill.text.answers.form import AnswerForm
 
@@ -50,6 +52,7 @@ class Generation:
         recorder: Recorder,
         clock: Clock,
         account: Account = NO_ACCOUNT,
+        trace: Trace = NO_TRACE,
         tool_use: ToolUse | None = None,
     ) -> None:
         """``tool_use``: tell the answers apart into reasoning, content and calls; None: all of them is content."""
@@ -58,6 +61,8 @@ class Generation:
         self._recorder = recorder
         self._clock = clock
         self._account = account
+        self._trace = trace
+        self._phases = PhaseTimes(min(request.arrival for request in requests))
         self._n = requests[0].sampling.n
         self._prompt_of = {request.request_id: i for i, request in enumerate(requests)}
         form = text.answer_form
@@ -133,11 +138,17 @@ class Generation:
             await close_iterator(self._stream)
         finally:
             usage = self.usage
+            self._tell(usage)
             self._recorder.add(GENERATION_TOKENS, usage.completion_tokens)
             if self._first is not None and self._first.finish_reason is not FinishReason.ERROR:
                 self._account.spend(prompt=usage.prompt_tokens, output=usage.completion_tokens)
             if self._left:
                 self._recorder.add(FINISHED_CHOICES, self._left, reason=str(self._unfinished))
+
+    def _tell(self, usage: Usage) -> None:
+        finishes = [self._unfinished if choice.finish is None else choice.finish for choice in self._choices]
+        self._phases.tell(self._trace, self._clock.now())
+        tell_end(self._trace, usage, finishes)
 
     async def _next(self) -> TokenDelta:
         try:
@@ -157,6 +168,7 @@ class Generation:
         if choice.finish is not None:
             return ()
         self._check(delta)
+        self._phases.saw(delta, self._clock.now())
         if delta.choice == 0:  # a prompt counts once; the other choices have it from this one
             self._cached[prompt] = delta.num_cached_tokens
         self._measure(index, delta, self._requests[prompt].arrival)

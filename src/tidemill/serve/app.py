@@ -30,6 +30,7 @@ from tidemill.core.errors import (
 from tidemill.core.protocols import Backend, TokenEngine
 from tidemill.core.requests import AnyRequest
 from tidemill.core.tokens import EngineStats
+from tidemill.core.trace import NO_TRACE
 from tidemill.core.version import __version__
 from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.answer import Answer
@@ -53,6 +54,7 @@ from tidemill.serve.refusal import refusal
 from tidemill.serve.reload import Reloader
 from tidemill.serve.schemas import Incoming, chat_request, completion_request
 from tidemill.serve.text_schemas import detokenize_request, template_request, tokenize_request
+from tidemill.serve.tracing import Tracing
 
 __all__ = ["ENDPOINTS", "Lifetime", "make_app"]
 
@@ -102,6 +104,7 @@ def make_app(
     lifetime: Lifetime | None = None,
     stop: Callable[[float | None], float] | None = None,
     reloader: Reloader | None = None,
+    tracing: Tracing | None = None,
     clock: Clock | None = None,
     wall_time: Callable[[], float] = time.time,
 ) -> Starlette:
@@ -110,7 +113,7 @@ def make_app(
     ``engine`` adds its numbers to /metrics, and its cache can be reset; ``metrics`` is the recorder that the backend
     writes to as well; ``lifetime`` is started and closed with the application; ``stop`` drains and ends the server
     within seconds (None: drain_seconds), and says within how many; ``reloader`` has the settings, where they may change
-    meanwhile.
+    meanwhile; ``tracing`` follows requests.
     """
     live = LiveConfig(config) if reloader is None else reloader.live
     metrics = metrics or PrometheusMetrics()
@@ -138,7 +141,8 @@ def make_app(
     )
     keys = KeyRing(live.now, clock)
     live.follow(keys.change)
-    door = Middleware(Door, live=live, keys=keys, recorder=metrics, clock=clock, endpoints=tuple(ENDPOINTS))
+    routed = tuple(ENDPOINTS)
+    door = Middleware(Door, live=live, keys=keys, tracing=tracing, recorder=metrics, clock=clock, endpoints=routed)
     app = Starlette(
         routes=routes.table(),
         middleware=[Middleware(Cors, live=live), door],
@@ -345,6 +349,7 @@ class _Routes:
             tenant=request.state.caller.tenant,
             weight=request.state.caller.weight,
             account=request.state.account,
+            trace=request.state.trace or NO_TRACE,
         )
 
     def _answer(self, asked: Request, request: AnyRequest, dialect: Dialect = OPENAI) -> Answer:

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tidemill.core.config import ServerConfig
 from tidemill.serve.deadline import HEADER
 from tidemill.serve.live_config import LiveConfig
+from tidemill.serve.tracing import HEADER as TRACE_HEADER
 
 __all__ = ["Cors"]
 
@@ -36,5 +37,5 @@ class Cors:
             allow_origins=list(config.allowed_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],  # clients send several of their own
-            expose_headers=["x-request-id", "retry-after", HEADER],
+            expose_headers=["x-request-id", "retry-after", HEADER, TRACE_HEADER],
         )

@@ -32,6 +32,8 @@ from tidemill.serve.listener import is_loopback
 from tidemill.serve.live_config import LiveConfig
 from tidemill.serve.refusal import ANTHROPIC_PATHS, refusal
 from tidemill.serve.request_log import RequestLog
+from tidemill.serve.tracing import HEADER as TRACE_HEADER
+from tidemill.serve.tracing import RequestSpan, Tracing
 
 __all__ = ["Door", "safe_request_id"]
 
@@ -57,6 +59,7 @@ class Door:
         recorder: Recorder,
         clock: Clock,
         endpoints: Iterable[str],
+        tracing: Tracing | None = None,
     ) -> None:
         self._app = app
         self._keys = keys
@@ -64,6 +67,7 @@ class Door:
         self._recorder = recorder
         self._clock = clock
         self._endpoints = frozenset(endpoints)
+        self._tracing = tracing
         self._log: RequestLog | None = None
         live.follow(self._take)
 
@@ -79,8 +83,10 @@ class Door:
         began = self._clock.now()
         headers = Headers(scope=scope)
         request_id = safe_request_id(headers.get("x-request-id"))
-        scope.setdefault("state", {}).update(request_id=request_id, began=began)
-        out = _Outgoing(send, request_id)
+        endpoint = _endpoint(scope["path"], self._endpoints)
+        span = self._span(scope, headers, endpoint, request_id)
+        scope.setdefault("state", {}).update(request_id=request_id, began=began, trace=span)
+        out = _Outgoing(send, request_id, None if span is None else span.header)
         try:
             self._check_host(headers)
             await self._enter(self._caller(headers, scope["path"]), scope, receive, out)
@@ -93,12 +99,19 @@ class Door:
             mistake = TidemillError("the server made a mistake with this request; its log has details")
             await _refuse(mistake, scope, receive, out)
         finally:
-            endpoint = _endpoint(scope["path"], self._endpoints)
             self._recorder.add(REQUESTS, endpoint=endpoint, status=str(out.status))
             seconds = self._clock.now() - began
             self._recorder.observe(REQUEST_SECONDS, seconds, endpoint=endpoint)
             if self._log is not None:
                 self._write_line(self._log, scope, endpoint, out.status, seconds)
+            if span is not None:
+                span.end(out.status)
+
+    def _span(self, scope: Scope, headers: Headers, endpoint: str, request_id: str) -> RequestSpan | None:
+        """Of what asks for work; what only looks would drown it."""
+        if self._tracing is None or scope["method"] != "POST":
+            return None
+        return self._tracing.request(headers, method="POST", route=endpoint, request_id=request_id)
 
     def _write_line(self, log: RequestLog, scope: Scope, endpoint: str, status: int, seconds: float) -> None:
         state = scope["state"]
@@ -159,9 +172,11 @@ class Door:
 class _Outgoing:
     """The way back: adds the request id and remembers the status."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, traceparent: str | None = None) -> None:
         self._send = send
-        self._id = request_id.encode()
+        self._own = [(b"x-request-id", request_id.encode())]
+        if traceparent is not None:
+            self._own.append((TRACE_HEADER.encode(), traceparent.encode()))
         self.started = False
         self.status = _CALLER_GONE
 
@@ -169,7 +184,7 @@ class _Outgoing:
         if message["type"] == "http.response.start":
             self.started = True
             self.status = message["status"]
-            message = {**message, "headers": [*message["headers"], (b"x-request-id", self._id)]}
+            message = {**message, "headers": [*message["headers"], *self._own]}
         await self._send(message)
 
 

@@ -59,6 +59,7 @@ def embedding_request(incoming: Incoming) -> EmbeddingRequest:
         request_id=incoming.request_id,
         user=fields.user,
         account=incoming.account,
+        trace=incoming.trace,
         timeout=fields.timeout,
         tenant=incoming.tenant,
         weight=incoming.weight,

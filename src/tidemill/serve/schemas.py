@@ -18,6 +18,7 @@ from tidemill.core.field_path import field_path
 from tidemill.core.requests import ChatRequest, CompletionRequest, Prompt
 from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingOptions
 from tidemill.core.tools import ToolUse
+from tidemill.core.trace import NO_TRACE, Trace
 from tidemill.serve.body import parse_object
 from tidemill.serve.deadline import seconds_within
 from tidemill.serve.fields import FieldFilter
@@ -58,6 +59,8 @@ class Incoming:
     """The tenant's share beside others'."""
     account: Account = NO_ACCOUNT
     """Who pays for its tokens."""
+    trace: Trace = NO_TRACE
+    """Who wants to know when it did what."""
 
 
 class _StreamOptions(BaseModel):
@@ -283,6 +286,7 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         user=fields.user,
         tenant=incoming.tenant,
         account=incoming.account,
+        trace=incoming.trace,
         timeout=fields.timeout,
         cache_salt=fields.cache_salt,
         weight=incoming.weight,
@@ -318,6 +322,7 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
         user=fields.user,
         tenant=incoming.tenant,
         account=incoming.account,
+        trace=incoming.trace,
         timeout=fields.timeout,
         cache_salt=fields.cache_salt,
         weight=incoming.weight,

@@ -32,6 +32,7 @@ from tidemill.serve.logs import set_log_level
 from tidemill.serve.metrics import PrometheusMetrics
 from tidemill.serve.protocol import BoundedHttp
 from tidemill.serve.reload import Reloader
+from tidemill.serve.tracing import Tracing, open_tracing
 
 __all__ = ["Example", "HttpServer", "ready_line", "run"]
 
@@ -66,14 +67,19 @@ def run(
     check_config(config)
     live = LiveConfig(config) if reloader is None else reloader.live
     live.follow(set_log_level)
+    tracing = open_tracing(config)
     listener = bind(config)
-    server = HttpServer(config, backend, engine=engine, metrics=metrics, lifetime=lifetime, reloader=reloader)
+    server = HttpServer(
+        config, backend, engine=engine, metrics=metrics, lifetime=lifetime, reloader=reloader, tracing=tracing
+    )
     shown = ready_line(config.host, listener.getsockname()[1], backend.models[0], config, example=example)
     server.on_started = lambda: say(shown)
     try:
         server.run(sockets=[listener])
     finally:
         listener.close()
+        if tracing is not None:
+            tracing.close()
     return 0
 
 
@@ -113,6 +119,7 @@ class HttpServer(uvicorn.Server):
         metrics: PrometheusMetrics | None,
         lifetime: Lifetime | None,
         reloader: Reloader | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._reloader = reloader
         self.drain = Drain()
@@ -130,6 +137,7 @@ class HttpServer(uvicorn.Server):
             drain=self.drain,
             stop=self.stop_within,
             reloader=reloader,
+            tracing=tracing,
         )
         super().__init__(
             uvicorn.Config(
