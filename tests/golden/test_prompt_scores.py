@@ -60,6 +60,25 @@ def test_scoring_changes_no_answer_and_nobody_elses_score() -> None:
         assert said(settings) == first, settings
 
 
+def test_cold_warm_and_with_other_rivals_beside_a_decode_the_scores_are_the_same() -> None:
+    """In chunks of 5, with the prompt's blocks in the cache from the second time on."""
+    golden = max(goldens("grouped_tied", "f32"), key=lambda one: len(one.prompt))
+    other = min(goldens("grouped_tied", "f32"), key=lambda one: len(one.prompt))
+    scores, best = expected(golden.logits, golden.prompt)
+    asked = [SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=count) for count in (0, 0, 5, 1)]
+    with LLM(DATA / "grouped_tied" / "f32.gguf", numerics="exact", threads=1, max_step_tokens=5) as llm:
+        for params in asked:
+            decode = SamplingParams(temperature=0.0, max_tokens=len(other.greedy), ignore_eos=True)
+            found, beside = llm.generate([golden.prompt, other.prompt], [params, decode])
+            assert list(beside.token_ids) == other.greedy
+            logprobs = found.prompt_logprobs
+            assert logprobs is not None
+            assert [one.logprob for one in logprobs] == pytest.approx(scores, abs=TOLERANCE)
+            assert all(len(one.top) == params.prompt_logprobs for one in logprobs)
+            if params.prompt_logprobs:
+                assert [one.top[0][0] for one in logprobs] == best[: len(logprobs)]
+
+
 def test_a_prompt_of_one_token_has_nothing_to_score() -> None:
     with LLM(DATA / "grouped_tied" / "f32.gguf", threads=1) as llm:
         answer = llm.generate([[5]], SamplingParams(max_tokens=2, prompt_logprobs=1))[0]

@@ -23,6 +23,27 @@ SUPPORTED: list[Schema] = [
     {"type": "array", "prefixItems": [{"type": "string", "maxLength": 3}, {"const": 7}], "items": False, "minItems": 2},
     {"enum": ["red", 1, None, {"a": [1, 2]}, True]},
     {"const": {"deep": ["é", "\n", '"']}},
+    {"enum": ["東京", "🙂", 'a\\b"c', "e\u0301"]},
+    {
+        "$ref": "#/$defs/Order",
+        "$defs": {
+            "Place": {
+                "type": "object",
+                "properties": {"city": {"enum": ["東京", "Zürich"]}, 'the "\\" key': {"type": "boolean"}},
+                "required": ["city", 'the "\\" key'],
+                "additionalProperties": False,
+            },
+            "Order": {
+                "type": "object",
+                "properties": {
+                    "to": {"$ref": "#/$defs/Place"},
+                    "back": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]},
+                },
+                "required": ["to", "back"],
+                "additionalProperties": False,
+            },
+        },
+    },
     {"type": "string", "minLength": 2, "maxLength": 5},
     {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{4}$"},
     {"type": "string", "format": "date"},

@@ -135,6 +135,26 @@ def test_each_kind_gives_texts_of_its_own(walker: Walker, grammar: Grammar, righ
     assert [text for text in ended if not right(text)] == []
 
 
+def test_keys_come_in_the_order_of_the_schema(walker: Walker) -> None:
+    """As whoever fills a form that builds on itself wrote them: reasons before the verdict."""
+    names = ["z", "東", "a", "m"]
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "integer", "minimum": 0, "maximum": 9} for name in names},
+        "required": ["a", "z"],
+        "additionalProperties": False,
+    }
+    kept = set()
+    for seed in range(30):
+        text = walker.walk(Grammar.json_schema(schema), seed)
+        assert text is not None
+        keys = list(json.loads(text))
+        assert keys == [name for name in names if name in keys]
+        assert {"a", "z"} <= set(keys)
+        kept.add(tuple(keys))
+    assert len(kept) == 4, "optional keys are there and not there"
+
+
 def test_white_space_between_marks_is_bounded(walker: Walker) -> None:
     state = walker.grammars.state(Grammar.json_object())
     spaces = walker.tokenizer.encode(" ", add_bos=False)
