@@ -28,6 +28,7 @@ from tidemill.engine.crash_reports import Crash, CrashReports
 from tidemill.engine.quarantine import Quarantine
 from tidemill.engine.streams import Streams, vector_of
 from tidemill.engine.supervisor import Backoff, EngineChild, RestartPolicy
+from tidemill.engine.watchdog import Watchdog
 from tidemill.engine.wire import Abort, Change, Command, Outbox, PackedInbox, ResetCache, command, pack
 
 __all__ = ["DEFAULT_FACTORY", "KILL_FACTOR", "ProcessEngine"]
@@ -71,8 +72,7 @@ class ProcessEngine:
         self._stats = EngineStats()
         self._restarts = 0
         self._born = 0.0
-        self._last_sign = 0.0
-        self._progress = 0
+        self._watchdog = Watchdog(self._clock)
         self._absent = "the engine has not been started"
         self._gave_up = False
         self._closing = False
@@ -189,7 +189,7 @@ class ProcessEngine:
         """Why the engine cannot take work now; None if it can."""
         if self._child is None:
             return self._absent
-        silent = self._clock.now() - self._last_sign
+        silent = self._watchdog.silent
         if silent > self._config.stuck_seconds:
             doing = f"{len(self._streams)} requests wait" if self._streams else "it is idle"
             return f"the engine is stuck: no sign of it for {silent:.1f} s, {doing}"
@@ -220,7 +220,8 @@ class ProcessEngine:
             self._send(self._changes())
         if self._info is None:
             self._info = info
-        self._born = self._last_sign = self._clock.now()
+        self._born = self._clock.now()
+        self._watchdog.sign()
         return child
 
     def _pinned(self) -> EngineConfig:
@@ -261,11 +262,10 @@ class ProcessEngine:
         """Return when the engine has given no sign for too long."""
         while True:
             limit = KILL_FACTOR * self._config.stuck_seconds
-            await asyncio.sleep(min(self._config.stuck_seconds / _LOOKS, 1.0))
-            progress = child.progress
-            if progress != self._progress:
-                self._progress, self._last_sign = progress, self._clock.now()
-            elif self._clock.now() - self._last_sign > limit:
+            self._watchdog.interval = min(self._config.stuck_seconds / _LOOKS, 1.0)
+            await asyncio.sleep(self._watchdog.interval)
+            self._watchdog.look(child.progress)
+            if self._watchdog.silent > limit:
                 _log.error("no sign of the engine process %d for %g s", child.pid, limit)
                 child.ask_where()
                 return
@@ -291,7 +291,7 @@ class ProcessEngine:
             _log.error("the engine process %d %s; no crash report: %s", child.pid, how, error)
 
     def _receive(self, outbox: Outbox) -> None:
-        self._last_sign = self._clock.now()
+        self._watchdog.sign()
         self._stats = outbox.stats or self._stats
         for reject in outbox.rejects:
             self._streams.fail(reject.request_id, reject.failure.error())

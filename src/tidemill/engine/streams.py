@@ -30,6 +30,7 @@ class Stream:
         self._caller_id = request.request_id
         self._queue: asyncio.Queue[TokenDelta | TidemillError | None] = asyncio.Queue()
         self._open = set(range(request.choices))
+        self._aborted: set[int] = set()
 
     @property
     def ticket(self) -> str:
@@ -50,8 +51,10 @@ class Stream:
             self._end(delta.choice)
 
     def abort(self, choice: int | None) -> None:
-        """End one choice, or all, without a further delta."""
-        for one in tuple(self._open) if choice is None else (choice,):
+        """End one choice, or all, without a further delta: those that are queued are not given out."""
+        ended = range(self.request.choices) if choice is None else (choice,)
+        self._aborted.update(ended)
+        for one in ended:
             self._end(one)
 
     def fail(self, error: TidemillError) -> None:
@@ -65,7 +68,8 @@ class Stream:
         while (item := await self._queue.get()) is not None:
             if isinstance(item, TidemillError):
                 raise item
-            yield item
+            if item.choice not in self._aborted:
+                yield item
 
     def _end(self, choice: int) -> None:
         if choice in self._open:
