@@ -81,14 +81,14 @@ class Reloader:
             raise
         self.live.change(taken)
         if changed_engine:
-            self._engine = with_values(self._engine, engine, changed_engine)
+            self._engine = _with_values(self._engine, engine, changed_engine)
             self._change_engine(self._engine)
         outcome = Reloaded(changed=(*changed_server, *changed_engine), needs_restart=(*fixed_server, *fixed_engine))
         _say(outcome)
         return outcome
 
 
-def with_values(running: EngineConfig, new: EngineConfig, names: Iterable[str]) -> EngineConfig:
+def _with_values(running: EngineConfig, new: EngineConfig, names: Iterable[str]) -> EngineConfig:
     """The settings that run, with these of the new ones."""
     taken = set(names)
     scheduler = {name: getattr(new.scheduler, name) for name in taken if hasattr(new.scheduler, name)}
