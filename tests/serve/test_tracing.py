@@ -208,7 +208,7 @@ def test_what_never_ran_only_queued_and_what_gave_nothing_only_read() -> None:
 
 
 @contextmanager
-def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+def collector(status: int = 200, came: threading.Event | None = None) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     """A collector on loopback: its address, and what it was sent."""
     got: list[tuple[str, Any]] = []
 
@@ -221,6 +221,8 @@ def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
             self.send_response(status)
             self.send_header("content-length", "0")
             self.end_headers()
+            if came is not None:
+                came.set()
 
         def log_message(self, *_: object) -> None:
             pass
@@ -236,12 +238,15 @@ def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
         server.server_close()
 
 
-def test_a_server_sends_its_spans_to_a_collector(tmp_path: Path) -> None:
-    with collector() as (address, got):
+def test_a_server_sends_its_spans_to_a_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    came = threading.Event()
+    with collector(came=came) as (address, got):
         with serving(TINY, tmp_path / "log", "--threads", "1", "--otlp-endpoint", address) as server:
             httpx.post(
                 f"{server.url}/v1/embeddings", json={"input": "tell-nobody"}, headers={"traceparent": TRACEPARENT}
             )
+            assert came.wait(60)
         ((path, sent),) = got
     assert path == "/v1/traces"
     (of_resource,) = sent.resource_spans
