@@ -10,9 +10,10 @@ import pytest
 from tests.engine.scripted import VOCAB, make_loop, request, run
 from tidemill.core.grammar import Grammar
 from tidemill.core.mask import allows, mask_bytes
+from tidemill.core.reasoning import ReasoningBudget
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import FinishReason, TokenDelta
-from tidemill.engine.constraints import BannedSequences, LeastLength, constraints_of, mask_after
+from tidemill.engine.constraints import BannedSequences, LeastLength, ReasoningLimit, constraints_of, mask_after
 from tidemill.engine.sequences import NOTHING_ALLOWED
 
 
@@ -160,3 +161,58 @@ def test_proposals_and_preemption_change_nothing_under_constraints(num_blocks: i
     both = run(make_loop(num_blocks=num_blocks, proposer=oracle, max_proposed=4, max_step_tokens=16), *asked)
     assert [tokens(both[one.request_id, 0]) for one in asked] == alone
     assert all(set(one) <= set(allowed) for one in alone)
+
+
+def budget(count: int, *, opened: bool, begin: int = 11, end: int = 12) -> ReasoningBudget:
+    return ReasoningBudget(tokens=count, open=begin, close=end, opened=opened)
+
+
+def test_the_mark_that_ends_reasoning_is_all_that_may_follow_a_budget_that_is_used_up() -> None:
+    opened = ReasoningLimit(budget(2, opened=True), 40)
+    assert opened.mask([]) is opened.mask([1]) is None
+    assert allowed(opened.mask([1, 2])) == {12}
+    assert opened.mask([1, 2, 12]) is opened.mask([1, 12]) is opened.mask([12, 3]) is None
+    assert allowed(ReasoningLimit(budget(0, opened=True), 40).mask([])) == {12}
+
+
+def test_reasoning_begins_at_the_mark_that_the_answer_begins_with() -> None:
+    limit = ReasoningLimit(budget(2, opened=False), 40)
+    assert limit.mask([1, 2]) is limit.mask([1, 2, 3, 4]) is None
+    assert allowed(limit.mask([11, 1, 2])) == {12}
+    assert allowed(limit.mask([5, 11, 1, 2])) == {12}
+    assert limit.mask([5, 11, 1]) is None
+    assert limit.mask([1, 2, 3, 4, 11, 5, 6]) is None, "a mark further on is content"
+    assert allowed(ReasoningLimit(budget(0, opened=False), 40).mask([11])) == {12}
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_an_answer_has_the_closing_mark_where_its_budget_ends_and_is_free_otherwise(opened: bool) -> None:
+    free = tokens(run(make_loop(end_token_ids=()), request("a", 30, max_tokens=40))["a", 0])
+    asked = request("a", 30, max_tokens=40)
+    begin, end = free[0], next(token for token in range(VOCAB) if token not in free)
+    kept = replace(asked, reasoning=budget(9, opened=opened, begin=begin, end=end))
+    answer = tokens(run(make_loop(end_token_ids=()), kept)["a", 0])
+    place = 9 if opened else 10
+    assert answer[:place] == free[:place]
+    assert answer[place] == end
+    assert len(answer) == 40
+    early = replace(asked, reasoning=budget(9, opened=opened, begin=begin, end=free[4]))
+    assert tokens(run(make_loop(end_token_ids=()), early)["a", 0]) == free
+    unopened = replace(asked, reasoning=budget(9, opened=False, begin=end, end=end))
+    assert tokens(run(make_loop(end_token_ids=()), unopened)["a", 0]) == free
+
+
+@pytest.mark.parametrize("num_blocks", [64, 12])
+def test_a_budget_is_kept_under_proposals_and_preemption_and_by_each_choice(num_blocks: int) -> None:
+    asked = []
+    for name in ("a", "b"):
+        free = replace(request(name, 40, max_tokens=60), reasoning=budget(25, opened=True, end=998))
+        asked.append(replace(free, sampling=replace(free.sampling, n=2, temperature=1.0, seed=7)))
+    loop = make_loop(end_token_ids=(), num_blocks=256)
+    alone = {key: tokens(said) for one in asked for key, said in run(loop, one).items()}
+    assert all(said[25] == 998 and 998 not in said[:25] for said in alone.values())
+    assert alone["a", 0] != alone["a", 1]
+    oracle = _Oracle([*asked[0].prompt, *alone["a", 0]])
+    settings = {"num_blocks": num_blocks, "proposer": oracle, "max_proposed": 4, "max_step_tokens": 16}
+    both = run(make_loop(end_token_ids=(), **settings), *asked)
+    assert {key: tokens(said) for key, said in both.items()} == alone

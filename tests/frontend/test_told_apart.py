@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.text.tiny_text import json_source
+from tidemill.core.reasoning import ReasoningBudget
 from tidemill.core.tools import NO_TOOLS, Tool, ToolUse
 from tidemill.frontend.model_text import ModelText
 from tidemill.frontend.text import prompt_end
@@ -60,3 +61,18 @@ def test_reasoning_is_known_from_the_template_and_whether_the_prompt_opened_it()
     assert not form.opened("<think>\n\n</think>\n\n")
     assert form.parser(NO_TOOLS, opened=False) is not None
     assert _text("{{ messages }}").answer_form.parser(NO_TOOLS, opened=False) is None
+
+
+def test_a_budget_takes_the_tokens_that_the_marks_are():
+    text = _text("{{ messages }}</think>{{ enable_thinking }}")
+    form = text.answer_form
+    begin, *_, end = text._tokenizer.encode_markup("<think>Hm, well.</think>")
+    assert form.budget(5, opened=True) == ReasoningBudget(tokens=5, open=begin, close=end, opened=True)
+    assert text.detokenizer(form.marks(NO_TOOLS)).push([begin, end]) == "<think></think>"
+    assert (form.switch, form.reasons) == ("enable_thinking", True)
+
+
+def test_marks_of_several_tokens_have_no_budget():
+    form = _text("{{ messages }}[THINK][/THINK]").answer_form
+    assert form.reasons
+    assert (form.switch, form.budget(5, opened=True)) == (None, None)

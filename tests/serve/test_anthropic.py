@@ -13,6 +13,7 @@ from tests.support.toy_text import ToyText
 from tidemill.core.config import ServerConfig
 from tidemill.core.events import Event
 from tidemill.serve.anthropic_dialect import AnthropicDialect
+from tidemill.serve.anthropic_thoughts import signature
 
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -141,7 +142,14 @@ async def test_the_key_comes_in_either_header(serve):
             'messages[0].content[0] has type "image"',
         ),
         ({"max_tokens": 5, "messages": HI, "frequency_penalty": 1}, "there is no field 'frequency_penalty'"),
-        ({"max_tokens": 5, "messages": HI, "thinking": {"type": "enabled", "budget_tokens": 9}}, "thinking is not"),
+        ({"max_tokens": 5, "messages": HI, "thinking": {"type": "enabled", "budget_tokens": 9}}, "only 5"),
+        ({"max_tokens": 5, "messages": HI, "thinking": {"type": "enabled", "budget_tokens": 2}}, "shows no reasoning"),
+        ({"max_tokens": 5, "messages": HI, "thinking": {"type": "adaptive"}}, "shows no reasoning"),
+        ({"max_tokens": 5, "messages": HI, "thinking": {"type": "enabled"}}, "budget_tokens must be a whole number"),
+        ({"max_tokens": 5, "messages": HI, "thinking": {"type": "on"}}, "thinking.type must be enabled, adaptive"),
+        ({"max_tokens": 5, "messages": HI, "thinking": {"type": "disabled", "budget_tokens": 1}}, "is for thinking"),
+        ({"max_tokens": 5, "messages": HI, "thinking": {"type": "adaptive", "display": "omitted"}}, "as they are"),
+        ({"max_tokens": 5, "messages": HI, "thinking": True}, "thinking must be an object"),
         ({"max_tokens": 5, "messages": HI, "tools": [{"type": "web_search_20250305"}]}, "tools[0].type"),
         ({"max_tokens": 5, "messages": HI, "tools": [{"name": "a"}]}, "tools[0].input_schema must be an object"),
         ({"max_tokens": 5, "messages": HI, "stop_sequences": [""]}, "stop[0] must be a non-empty string"),
@@ -189,7 +197,7 @@ CALLS = {
 def test_calls_and_thoughts_become_blocks():
     said = json.loads(AnthropicDialect().whole(Event(payload=CALLS)))
     assert said["content"] == [
-        {"type": "thinking", "thinking": "They ask for a tide.", "signature": ""},
+        {"type": "thinking", "thinking": "They ask for a tide.", "signature": signature("They ask for a tide.")},
         {"type": "text", "text": "Let me see."},
         {"type": "tool_use", "id": "c1", "name": "tide", "input": {"at": 3}},
     ]

@@ -9,7 +9,7 @@ import pytest
 from tests.support.scripted_engine import Fault, Step
 from tidemill.core import errors
 from tidemill.core.config import ServerConfig
-from tidemill.core.errors import SetupError, TidemillError, error_of
+from tidemill.core.errors import SetupError, TidemillError
 from tidemill.serve.anthropic_dialect import AnthropicDialect
 from tidemill.serve.anthropic_errors import anthropic_error
 
@@ -23,6 +23,7 @@ DOCUMENTED = {
     "context_length_exceeded": "invalid_request_error",
     "unsupported_parameter": "invalid_request_error",
     "template_rejected": "invalid_request_error",
+    "quarantined": "invalid_request_error",
     "invalid_api_key": "authentication_error",
     "forbidden": "permission_error",
     "not_found": "not_found_error",
@@ -33,6 +34,7 @@ DOCUMENTED = {
     "unsupported_media_type": "invalid_request_error",
     "rate_limit_exceeded": "rate_limit_error",
     "overloaded": "overloaded_error",
+    "deadline_unreachable": "overloaded_error",
     "deadline_exceeded": "timeout_error",
     "unavailable": "overloaded_error",
     "engine_died": "overloaded_error",
@@ -51,13 +53,13 @@ def test_every_error_has_its_documented_name():
 
 @pytest.mark.parametrize("kind", OUTSIDE, ids=lambda kind: kind.__name__)
 def test_an_error_that_was_made_a_body_is_itself_again(kind):
-    again = error_of(kind("why", param="field").body())
+    again = TidemillError.of_body(kind("why", param="field").body())
     assert (type(again), again.message, again.param) == (kind, "why", "field")
 
 
 @pytest.mark.parametrize("body", [{"error": {"code": "other", "message": "x"}}, {"error": "x"}, {}])
 def test_a_body_of_somebody_elses_is_our_plain_error(body):
-    assert type(error_of(body)) is TidemillError
+    assert type(TidemillError.of_body(body)) is TidemillError
 
 
 def last_event(answer):

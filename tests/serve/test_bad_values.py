@@ -9,6 +9,7 @@ import pytest
 
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
+RESPONSE = "/v1/responses"
 
 # (what the body holds besides model and messages, as JSON text; the field that has to be named)
 BAD_IN_BOTH = [
@@ -120,7 +121,25 @@ BAD_IN_COMPLETION = [
     ('"logprobs": true', "logprobs"),
     ('"echo": "x"', "echo"),
 ]
+ELSEWHERE = ("n", "max_", "stream_options", 'min_tokens": 9', 'metadata": {"a": NaN')
+"""Of both, what the Responses API has under other names or not at all."""
+BAD_IN_RESPONSE = [
+    *((text, field) for text, field in BAD_IN_BOTH if not text[1:].startswith(ELSEWHERE)),
+    ('"max_output_tokens": -1', "max_output_tokens"),
+    ('"max_output_tokens": 9223372036854775808', "max_output_tokens"),
+    ('"max_output_tokens": true', "max_output_tokens"),
+    ('"include": ["message.output_text.logprobs"], "top_logprobs": 1000000000', "top_logprobs"),
+    ('"include": ["message.output_text.logprobs"], "top_logprobs": -1', "top_logprobs"),
+    ('"metadata": {"a": NaN}', "metadata.a"),
+    ('"input": {}', "input"),
+    ('"instructions": 5', "instructions"),
+    ('"parallel_tool_calls": 0', "parallel_tool_calls"),
+    ('"text": "json"', "text"),
+    ('"reasoning": "high"', "reasoning"),
+    ('"chat_template_kwargs": []', "chat_template_kwargs"),
+]
 CASES = [
+    *((RESPONSE, text, field) for text, field in BAD_IN_RESPONSE),
     *((CHAT, text, field) for text, field in BAD_IN_BOTH + BAD_IN_CHAT),
     *((COMPLETION, text, field) for text, field in BAD_IN_BOTH + BAD_IN_COMPLETION),
 ]
@@ -128,7 +147,11 @@ CASES = [
 
 def _body(route: str, text: str) -> str:
     """JSON keeps the last of two equal names, so the bad value replaces the good one."""
-    good = '"messages": [{"role": "user", "content": "Hi"}]' if route == CHAT else '"prompt": "Hi"'
+    good = {
+        CHAT: '"messages": [{"role": "user", "content": "Hi"}]',
+        COMPLETION: '"prompt": "Hi"',
+        RESPONSE: '"input": "Hi"',
+    }[route]
     return f'{{"model": "toy", {good}, {text}}}'
 
 
@@ -238,10 +261,15 @@ async def test_a_refused_request_does_not_disturb_one_that_runs(serve):
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
-    [(CHAT, {"messages": [{"role": "user", "content": "hi"}]}), (COMPLETION, {"prompt": "hi"})],
+    ("path", "body", "name"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}, "max_tokens"),
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}, "max_completion_tokens"),
+        (COMPLETION, {"prompt": "hi"}, "max_tokens"),
+        (COMPLETION, {"prompt": "hi"}, "max_completion_tokens"),
+        (RESPONSE, {"input": "hi"}, "max_output_tokens"),
+    ],
 )
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 async def test_too_long_an_output_is_refused_under_the_name_that_was_sent(http, path, body, name):
     async with http([]) as served:
         answer = await served.client.post(path, json={"model": "toy", **body, name: 5000})

@@ -16,12 +16,18 @@ ENDLESS = {"model": "toy", "ignore_eos": True, "max_tokens": 2000}
 ROUTES = {
     "/v1/chat/completions": {**ENDLESS, "messages": [{"role": "user", "content": "Hi"}]},
     "/v1/completions": {**ENDLESS, "prompt": ["a", "b"]},
+    "/v1/responses": {"model": "toy", "ignore_eos": True, "max_output_tokens": 2000, "input": "Hi"},
+    "/v1/messages": {"model": "toy", "max_tokens": 2000, "messages": [{"role": "user", "content": "Hi"}]},
 }
+ONE_CHOICE = ("/v1/responses", "/v1/messages")
+"""Routes without n."""
 
 
 @asynccontextmanager
 async def _request(port: int, route: str, **fields: object):
     """A raw connection on which a request has been sent."""
+    if route in ONE_CHOICE:
+        del fields["n"]
     body = json.dumps({**ROUTES[route], **fields}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     writer.write(
@@ -36,10 +42,11 @@ async def _request(port: int, route: str, **fields: object):
 
 @pytest.mark.parametrize("state", ["queued", "prefill", "decode"])
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("n", [1, 4])
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    ("route", "n"), [(route, n) for route in ROUTES for n in (1, 4) if n == 1 or route not in ONE_CHOICE]
+)
 async def test_hanging_up_ends_the_work(serve, route, stream, n, state):
-    script = [Step(tokens=(65,), delay=30.0 if state == "prefill" else 0.0), 66]
+    script = [Step(tokens=(65,), delay=30.0 if state == "prefill" else 0.0), *[66] * 2000]
     choices = n * (2 if route == "/v1/completions" else 1)
     async with serve(script, step_delay=0.002) as served:
         if state == "queued":

@@ -15,6 +15,7 @@ from tidemill.core.metrics import METRICS
 from tidemill.serve.app import ENDPOINTS
 from tidemill.serve.embedding_schema import _EmbeddingBody
 from tidemill.serve.fields import IGNORED, NOT_BUILT
+from tidemill.serve.responses_request import NOT_KEPT, ResponsesBody
 from tidemill.serve.schemas import _ChatBody, _CompletionBody
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
@@ -43,6 +44,13 @@ def test_every_field():
 
 def test_every_field_of_embeddings():
     assert _first_cells(_section("Fields of embeddings")) == _EmbeddingBody.model_fields.keys()
+
+
+def test_every_field_of_responses():
+    assert _first_cells(_section("Fields of responses")) == ResponsesBody.model_fields.keys()
+    page = PAGE.split("\n## Responses\n")[1].split("\n## ")[0]
+    called_otherwise = {"messages", "max_tokens", "max_completion_tokens", "reasoning_effort", "response_format"}
+    assert [name for name in NOT_KEPT.keys() - called_otherwise if f"`{name}`" not in page] == []
 
 
 def test_fields_that_are_ignored_or_refused():
@@ -83,4 +91,4 @@ async def test_the_curl_examples_are_answered(http, command):
         path = url.removeprefix("http://127.0.0.1:8000")
         answer = await served.client.post(path, content=command[command.index("-d") + 1], headers=[header])
     assert answer.status_code == 200
-    assert len(CURLS) == 7
+    assert len(CURLS) == 9

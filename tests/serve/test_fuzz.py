@@ -13,9 +13,17 @@ from tidemill.core.errors import InvalidRequest
 from tidemill.core.events import Event
 from tidemill.frontend.prepare import Preparer
 from tidemill.serve.fields import IGNORED, NOT_BUILT
+from tidemill.serve.responses_request import NOT_KEPT, ResponsesBody, responses_request
 from tidemill.serve.schemas import Incoming, _ChatBody, _CompletionBody, chat_request, completion_request
 
-FIELDS = sorted(_ChatBody.model_fields.keys() | _CompletionBody.model_fields.keys() | IGNORED | NOT_BUILT.keys())
+FIELDS = sorted(
+    _ChatBody.model_fields.keys()
+    | _CompletionBody.model_fields.keys()
+    | ResponsesBody.model_fields.keys()
+    | IGNORED
+    | NOT_BUILT.keys()
+    | NOT_KEPT.keys()
+)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -33,15 +41,22 @@ VALUES = st.recursive(
 BODIES = st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=6), VALUES, max_size=5)
 
 
-@given(body=BODIES, well_formed=st.booleans(), chat=st.booleans())
-async def test_any_object(body, well_formed, chat):
-    good = {"messages": [{"role": "user", "content": "Hi"}]} if chat else {"prompt": "Hi"}
+PARSERS = {
+    "chat": (chat_request, {"messages": [{"role": "user", "content": "Hi"}]}),
+    "completion": (completion_request, {"prompt": "Hi"}),
+    "response": (lambda incoming: responses_request(incoming)[0], {"input": "Hi"}),
+}
+
+
+@given(body=BODIES, well_formed=st.booleans(), kind=st.sampled_from(sorted(PARSERS)))
+async def test_any_object(body, well_formed, kind):
+    parse, good = PARSERS[kind]
     raw = json.dumps({**body, **good} if well_formed else body).encode()
     text = ToyText()
     incoming = Incoming(raw=raw, default_model="toy", request_id="r")
     try:
-        request = chat_request(incoming) if chat else completion_request(incoming)
-        if chat and not well_formed:
+        request = parse(incoming)
+        if kind == "chat" and not well_formed:
             return  # what messages may hold is the chat encoder's business, not this toy's
         prepared = await Preparer(text, toy_info(text)).prepare(request, 0.0)
     except InvalidRequest as error:
@@ -60,7 +75,7 @@ def _can_be_sent(error: InvalidRequest) -> None:
 @given(raw=st.binary(max_size=60) | st.text(alphabet='{}[]":,0123456789.eE-+ntfrulsaINy\\d8 \n', max_size=40))
 def test_any_bytes(raw):
     data = raw if isinstance(raw, bytes) else raw.encode()
-    for parse in (chat_request, completion_request):
+    for parse, _ in PARSERS.values():
         with pytest.raises(InvalidRequest) as caught:
             parse(Incoming(raw=data, default_model="toy", request_id="r"))
         _can_be_sent(caught.value)

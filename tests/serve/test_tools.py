@@ -9,25 +9,10 @@ import anthropic
 import openai
 import pytest
 
-from tests.support.toy_text import ToyText
-from tidemill.text.answers.form import AnswerForm
-from tidemill.text.answers.reasoning import THINKING
+from tests.support.toy_tools import SCHEMA, TIDE, WIND, call, toy
 
-SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
-TIDE = {"type": "function", "function": {"name": "tide", "description": "Height.", "parameters": SCHEMA}}
-WIND = {"type": "function", "function": {"name": "wind"}}
 STRICT = {"type": "function", "function": {"name": "wind", "parameters": SCHEMA, "strict": True}}
 HI = [{"role": "user", "content": "Hi"}]
-
-
-def call(name: str = "tide", place: str = "Brest") -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {{"place": "{place}"}}}}\n</tool_call>'
-
-
-def toy(name: str | None = "hermes", *, thinking: bool = True, reads: tuple[str, ...] = ("tools",)) -> ToyText:
-    text = ToyText()
-    text.answer_form = AnswerForm(name=name, thinking=THINKING[0] if thinking else None, reads=reads)
-    return text
 
 
 @asynccontextmanager

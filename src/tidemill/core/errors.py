@@ -60,7 +60,6 @@ __all__ = [
     "Unavailable",
     "UnsupportedMediaType",
     "UnsupportedParameter",
-    "error_of",
 ]
 
 
@@ -82,6 +81,15 @@ class TidemillError(Exception):
     def body(self) -> dict[str, Any]:
         """The error in OpenAI's shape: the value of ``error`` in a body or in a stream's error event."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    @staticmethod
+    def of_body(body: Mapping[str, Any]) -> TidemillError:
+        """What ``body`` made a body of: the class by its code; the root for a code that is none of these."""
+        said = body.get("error")
+        error = said if isinstance(said, Mapping) else {}
+        kinds = (kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, TidemillError))
+        found = next((kind for kind in kinds if kind.code == error.get("code")), TidemillError)
+        return found(str(error.get("message", "the answer broke off")), param=error.get("param"))
 
 
 class InvalidRequest(TidemillError):
@@ -260,15 +268,6 @@ class ConfigError(SetupError):
     """A setting has a value it cannot have: the message names the setting and the fix."""
 
     code = "config_error"
-
-
-def error_of(body: Mapping[str, Any]) -> TidemillError:
-    """What ``body`` made a body of: the class by its code; TidemillError for a code that is none of these."""
-    said = body.get("error")
-    error = said if isinstance(said, Mapping) else {}
-    kinds = (kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, TidemillError))
-    found = next((kind for kind in kinds if kind.code == error.get("code")), TidemillError)
-    return found(str(error.get("message", "the answer broke off")), param=error.get("param"))
 
 
 _BEGINNING, _END = 1200, 300

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tidemill.core.account import NO_ACCOUNT, Account
+from tidemill.core.reasoning import AS_IT_IS, ReasoningOptions
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tools import NO_TOOLS, ToolUse
 from tidemill.core.trace import NO_TRACE, Trace
@@ -82,8 +83,10 @@ class ChatRequest(_Common):
     """Extra variables for the model's chat template (``chat_template_kwargs``)."""
     tool_use: ToolUse = NO_TOOLS
     """The functions that the answer may or has to call."""
-    reasoning_effort: str | None = None
-    """For templates that read it."""
+    messages_field: str = "messages"
+    """What the caller called the conversation."""
+    reasoning: ReasoningOptions = AS_IT_IS
+    """What the caller wants of the reasoning before the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +159,8 @@ class TokenizeRequest(_OfText):
     template_options: Mapping[str, Any] = field(default_factory=dict)
     tool_use: ToolUse = NO_TOOLS
     """The functions that a conversation's prompt tells of."""
+    reasoning: ReasoningOptions = AS_IT_IS
+    """As of a request for an answer, for templates that show it."""
     texts: bool = False
     """Give the text of each token as well."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tidemill.core.embedding import Embedding
+from tidemill.core.reasoning import ReasoningBudget
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import TokenLogprob
 
@@ -40,6 +41,8 @@ class TokenRequest:
     """Validated. The engine does not look at ``stop`` (strings are text, hence the frontend's)."""
     banned: tuple[tuple[int, ...], ...] = ()
     """Token sequences that are not generated (``sampling.bad_words`` in tokens); none is empty."""
+    reasoning: ReasoningBudget | None = None
+    """How long the answer's reasoning may be; None: as long as it likes."""
     arrival: float = 0.0
     """When the request arrived, on the engine's clock (seconds)."""
     tenant: str = ""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidemill.core.mask import both, only, without
+from tidemill.core.reasoning import ReasoningBudget
 from tidemill.core.sampling import SamplingOptions
 
 __all__ = [
@@ -20,9 +21,13 @@ __all__ = [
     "GrammarConstraint",
     "GrammarPosition",
     "LeastLength",
+    "ReasoningLimit",
     "constraints_of",
     "mask_after",
 ]
+
+_BEGINNING: Final = 4
+"""Tokens among which the mark that opens the reasoning is: white space may stand before it."""
 
 
 class Constraint(Protocol):
@@ -134,12 +139,39 @@ class BannedSequences:
         return without(last | self._always, self._vocab_size) if last else self._plain
 
 
+class ReasoningLimit:
+    """Reasoning that has not ended after so many tokens ends there."""
+
+    def __init__(self, budget: ReasoningBudget, vocab_size: int) -> None:
+        self._budget = budget
+        self._close = only((budget.close,), vocab_size)
+
+    def mask(self, output: Sequence[int]) -> bytes | None:
+        """The closing mark alone, where the budget is used up."""
+        start = self._start(output)
+        if start is None or len(output) != start + self._budget.tokens:
+            return None
+        return None if self._budget.close in output[start:] else self._close
+
+    def _start(self, output: Sequence[int]) -> int | None:
+        """Where the reasoning begins: only the beginning of an answer is looked at, as readers of its text do."""
+        if self._budget.opened:
+            return 0
+        beginning = list(output[:_BEGINNING])
+        return beginning.index(self._budget.open) + 1 if self._budget.open in beginning else None
+
+
 def _ends_with(output: Sequence[int], tail: Sequence[int]) -> bool:
     return len(output) >= len(tail) and tuple(output[len(output) - len(tail) :]) == tail
 
 
 def constraints_of(
-    sampling: SamplingOptions, banned: Sequence[Sequence[int]], end_tokens: Sequence[int], vocab_size: int
+    sampling: SamplingOptions,
+    banned: Sequence[Sequence[int]],
+    end_tokens: Sequence[int],
+    vocab_size: int,
+    *,
+    reasoning: ReasoningBudget | None = None,
 ) -> tuple[Constraint, ...]:
     """The constraints that the options of a request ask for."""
     found: list[Constraint] = []
@@ -149,6 +181,8 @@ def constraints_of(
         found.append(LeastLength(sampling.min_tokens, end_tokens, vocab_size))
     if banned:
         found.append(BannedSequences(banned, vocab_size))
+    if reasoning is not None:
+        found.append(ReasoningLimit(reasoning, vocab_size))
     return tuple(found)
 
 

@@ -180,7 +180,9 @@ class GeneratedSequence(EngineSequence):
         self._scores_said = False
         self.counters.scored = self._scored_top is not None and self.counters.num_prompt > 1
         self._grammar = None if grammar is None else GrammarConstraint(grammar)
-        self._constraints = constraints_of(sampling, request.banned, tuple(self._end_tokens), info.vocab_size)
+        self._constraints = constraints_of(
+            sampling, request.banned, tuple(self._end_tokens), info.vocab_size, reasoning=request.reasoning
+        )
         if self._grammar is not None:
             self._constraints = (self._grammar, *self._constraints)
         self._masks: tuple[bytes | None, ...] = ()

@@ -40,6 +40,7 @@ class ModelText:
             source.chat_templates,
             reads=chat.reads,
             token_of=tokenizer.control_token,
+            mark_of=tokenizer.token_id,
             parser=answer_parser,
             strict_tools=strict_tools,
         )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from tidemill.core.errors import ContextLengthExceeded, InvalidRequest, UnsupportedParameter
+from tidemill.core.errors import ContextLengthExceeded, InvalidRequest
 from tidemill.core.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenRequest
 from tidemill.engine.admission import check
 from tidemill.frontend.bad_words import banned_sequences
+from tidemill.frontend.reasoning import reasoning_budget, template_variables
 from tidemill.frontend.standing import check_standing, least_tokens
 from tidemill.frontend.text import Text, prompt_end
 
@@ -62,11 +63,15 @@ class Preparer:
         if isinstance(request, ChatRequest):
             try:
                 ids = await self._conversation(request)
-                sampling = self._kept_to_calls(request, ids, sampling)
+                opened = self._opened(request, ids)
+                form = self._text.answer_form
+                kept = self._kept_to_calls(request, sampling, opened=opened)
+                budget = reasoning_budget(request.reasoning, kept, form, opened=opened)
                 banned = banned_sequences(sampling.bad_words, self._text)
-                return [PreparedPrompt(request=self._token_request(request, ids, sampling, banned, arrival))]
+                made = self._token_request(request, ids, kept, banned, arrival)
+                return [PreparedPrompt(request=replace(made, reasoning=budget))]
             except InvalidRequest as error:
-                raise _renamed(error, "messages") from error
+                raise _renamed(error, request.messages_field) from error
         _check_size(request)
         banned = banned_sequences(sampling.bad_words, self._text)
         quick = sum(map(len, request.prompts)) <= _SHORT_TEXT
@@ -84,8 +89,9 @@ class Preparer:
 
     async def _conversation(self, request: ChatRequest) -> Sequence[int]:
         if not request.messages:
-            raise InvalidRequest("messages must hold at least one message", param="messages")
-        options = self._options(request)
+            field = request.messages_field
+            raise InvalidRequest(f"{field} must hold at least one message", param=field)
+        options = template_variables(request.template_options, request.reasoning, self._text.answer_form)
         if request.tool_use.tools:
             self._text.answer_form.check_tools()
         tools = request.tool_use.shown
@@ -95,25 +101,17 @@ class Preparer:
             return self._text.encode_chat(request.messages, options, tools)
         return await asyncio.to_thread(self._text.encode_chat, request.messages, options, tools)
 
-    def _options(self, request: ChatRequest) -> Mapping[str, Any]:
-        """The variables of the template."""
-        effort = request.reasoning_effort
-        if effort is None:
-            return request.template_options
-        name = "reasoning_effort"
-        if not self._text.answer_form.reads(name):
-            raise UnsupportedParameter(f"the model's chat template knows no {name}", param=name)
-        if request.template_options.get(name, effort) != effort:
-            raise InvalidRequest(f"{name} and chat_template_kwargs.{name} differ: send one", param=name)
-        return {**request.template_options, name: effort}
+    def _opened(self, request: ChatRequest, prompt: Sequence[int]) -> bool:
+        """Whether the prompt ends within reasoning."""
+        form = self._text.answer_form
+        return form.opened(prompt_end(prompt, self._text, form.marks(request.tool_use)))
 
-    def _kept_to_calls(self, request: ChatRequest, prompt: Sequence[int], sampling: SamplingOptions) -> SamplingOptions:
+    def _kept_to_calls(self, request: ChatRequest, sampling: SamplingOptions, *, opened: bool) -> SamplingOptions:
         """The options of an answer with tools, which a grammar keeps to what it may be."""
-        use, form = request.tool_use, self._text.answer_form
+        use = request.tool_use
         if not use.tools:
             return sampling
-        opened = form.opened(prompt_end(prompt, self._text, form.marks(use)))
-        grammar = form.grammar(use, opened=opened, answer=sampling.grammar)
+        grammar = self._text.answer_form.grammar(use, opened=opened, answer=sampling.grammar)
         if grammar is not None and use.choice == "auto" and sampling.ignore_eos:
             raise InvalidRequest("ignore_eos: an answer with strict functions ends at an end token", param="ignore_eos")
         return replace(sampling, grammar=grammar)
@@ -216,8 +214,8 @@ def _length(message: Message) -> int:
 
 
 def _renamed(error: InvalidRequest, name: str) -> InvalidRequest:
-    """The same error about the conversation that the prompt was made from."""
-    return type(error)(error.message, param=name) if error.param in (None, "prompt") else error
+    """The same error about the conversation that the prompt was made from, which the caller knows as ``name``."""
+    return type(error)(error.message, param=name) if error.param in (None, "prompt", "messages") else error
 
 
 def _with_limit_named(error: ContextLengthExceeded, name: str) -> ContextLengthExceeded:

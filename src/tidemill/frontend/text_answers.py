@@ -10,6 +10,7 @@ from tidemill.core.errors import InvalidRequest
 from tidemill.core.events import Event, Reply
 from tidemill.core.requests import DetokenizeRequest, TemplateRequest, TextRequest, TokenizeRequest
 from tidemill.core.tokens import EngineInfo
+from tidemill.frontend.reasoning import template_variables
 from tidemill.frontend.text import Text
 
 __all__ = ["TextAnswers"]
@@ -41,7 +42,8 @@ class TextAnswers:
         if isinstance(request.prompt, str):
             ids = self._text.encode(request.prompt, bare=not request.special)
         else:
-            ids = self._text.encode_chat(_some(request.prompt), request.template_options, self._tools(request))
+            options = template_variables(request.template_options, request.reasoning, self._text.answer_form)
+            ids = self._text.encode_chat(_some(request.prompt), options, self._tools(request))
         said: dict[str, Any] = {"count": len(ids), "max_model_len": self._info.max_model_len, "tokens": list(ids)}
         if request.texts:
             said["token_strs"] = [self._text.token_text(token) for token in ids]

@@ -10,10 +10,11 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from tidemill.core.errors import TidemillError, error_of
+from tidemill.core.errors import TidemillError
 from tidemill.core.events import Event
 from tidemill.serve import sse
 from tidemill.serve.anthropic_errors import anthropic_error
+from tidemill.serve.anthropic_thoughts import signature
 
 __all__ = ["AnthropicDialect", "CountDialect"]
 
@@ -27,6 +28,7 @@ class AnthropicDialect:
         self._blocks = 0
         self._open: str | None = None
         """What the open block is: text, thinking, or the index of a call."""
+        self._thought: list[str] = []
 
     def whole(self, body: Event) -> bytes:
         """A message."""
@@ -35,7 +37,8 @@ class AnthropicDialect:
         said = choice["message"]
         content: list[dict[str, Any]] = []
         if said.get("reasoning_content"):
-            content.append({"type": "thinking", "thinking": said["reasoning_content"], "signature": ""})
+            thought = said["reasoning_content"]
+            content.append({"type": "thinking", "thinking": thought, "signature": signature(thought)})
         if said.get("content"):
             content.append({"type": "text", "text": said["content"]})
         for call in said.get("tool_calls") or ():
@@ -56,7 +59,7 @@ class AnthropicDialect:
                 break
             chunk = event.payload
             if "error" in chunk:
-                raise error_of(chunk)
+                raise TidemillError.of_body(chunk)
             usage = chunk.get("usage") or usage
             if not begun:
                 begun = True
@@ -76,12 +79,13 @@ class AnthropicDialect:
 
     def broken(self, error: TidemillError) -> bytes:
         """See Dialect."""
-        return _named("error", anthropic_error(error))
+        return sse.named("error", anthropic_error(error))
 
     def _choice(self, choice: Mapping[str, Any]) -> Iterator[bytes]:
         delta = choice["delta"]
         if delta.get("reasoning_content"):
             yield from self._into("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            self._thought.append(delta["reasoning_content"])
             yield self._delta({"type": "thinking_delta", "thinking": delta["reasoning_content"]})
         if delta.get("content"):
             yield from self._into("text", {"type": "text", "text": ""})
@@ -103,6 +107,9 @@ class AnthropicDialect:
         yield _frame("content_block_start", index=self._blocks, content_block=block)
 
     def _close(self) -> Iterator[bytes]:
+        if self._open == "thinking":
+            yield self._delta({"type": "signature_delta", "signature": signature("".join(self._thought))})
+            self._thought.clear()
         if self._open is not None:
             self._open = None
             yield _frame("content_block_stop", index=self._blocks)
@@ -144,8 +151,4 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _frame(kind: str, **fields: Any) -> bytes:
-    return _named(kind, {"type": kind, **fields})
-
-
-def _named(kind: str, payload: dict[str, Any]) -> bytes:
-    return b"event: " + kind.encode() + b"\n" + sse.frame(Event(payload=payload).raw)
+    return sse.named(kind, {"type": kind, **fields})

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
 from tidemill.core.requests import ChatRequest, TokenizeRequest
+from tidemill.serve.anthropic_thoughts import sent_back, thinking_options
 from tidemill.serve.body import parse_object
 from tidemill.serve.schemas import Incoming, chat_request
 
@@ -35,12 +36,13 @@ def messages_request(incoming: Incoming) -> ChatRequest:
     if fields.get("stop_sequences"):
         body["stop"] = fields["stop_sequences"]
     body |= _tools(fields)
-    _check_thinking(fields.get("thinking"))
     if fields.get("output_config") is not None:
         raise UnsupportedParameter("output_config is not built", param="output_config")
     if body.get("stream"):
         body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
-    return replace(chat_request(replace(incoming, raw=json.dumps(body).encode())), raw=incoming.raw)
+    chat = chat_request(replace(incoming, raw=json.dumps(body).encode()))
+    reasoning = thinking_options(fields.get("thinking"), max_tokens=fields["max_tokens"])
+    return replace(chat, raw=incoming.raw, reasoning=reasoning)
 
 
 def count_request(incoming: Incoming) -> TokenizeRequest:
@@ -55,6 +57,7 @@ def count_request(incoming: Incoming) -> TokenizeRequest:
         prompt=chat.messages,
         template_options=chat.template_options,
         tool_use=chat.tool_use,
+        reasoning=thinking_options(fields.get("thinking"), max_tokens=None),
         request_id=incoming.request_id,
         raw=incoming.raw,
     )
@@ -100,6 +103,7 @@ def _blocks(role: str, blocks: Sequence[Any], at: str) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     texts: list[str] = []
+    thoughts: list[str] = []
     for index, block in enumerate(blocks):
         place = f"{at}[{index}]"
         kind = block.get("type") if isinstance(block, dict) else None
@@ -110,14 +114,18 @@ def _blocks(role: str, blocks: Sequence[Any], at: str) -> list[dict[str, Any]]:
                 calls.append(_call(block, place))
             case "tool_result" if role == "user":
                 results.append(_result(block, place))
-            case "thinking" | "redacted_thinking" if role == "assistant":
-                continue  # thoughts of earlier turns are not repeated
+            case "thinking" if role == "assistant":
+                thoughts.append(sent_back(block, place))
+            case "redacted_thinking" if role == "assistant":
+                continue  # nobody here can read it
             case _:
                 raise InvalidRequest(
                     f"{place} has type {json.dumps(kind)[:60]}, which is not taken here", param=f"{place}.type"
                 )
     if texts or calls or not results:
         message: dict[str, Any] = {"role": role, "content": "".join(texts) if texts or not calls else None}
+        if thoughts:  # for templates that show those of the turn that still runs
+            message["reasoning_content"] = "\n".join(thoughts)
         results.append(message | ({"tool_calls": calls} if calls else {}))
     return results
 
@@ -197,9 +205,3 @@ def _tool(tool: Any, at: str) -> dict[str, Any]:
     if tool.get("strict") is not None:
         function["strict"] = _of_kind(tool, "strict", bool, at)
     return {"type": "function", "function": function}
-
-
-def _check_thinking(thinking: Any) -> None:
-    if thinking is None or thinking == {"type": "disabled"}:
-        return
-    raise UnsupportedParameter("thinking is not built: a model thinks as its template lets it", param="thinking")

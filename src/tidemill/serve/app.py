@@ -52,6 +52,8 @@ from tidemill.serve.query import query_seconds, query_switch
 from tidemill.serve.queue import Queue
 from tidemill.serve.refusal import refusal
 from tidemill.serve.reload import Reloader
+from tidemill.serve.responses_dialect import ResponsesDialect
+from tidemill.serve.responses_request import responses_request
 from tidemill.serve.schemas import Incoming, chat_request, completion_request
 from tidemill.serve.text_schemas import detokenize_request, template_request, tokenize_request
 from tidemill.serve.tracing import Tracing
@@ -63,6 +65,7 @@ ENDPOINTS: Final = {
     "/v1/models": "models served here",
     "/v1/chat/completions": "answers to conversations",
     "/v1/completions": "continuations of prompts",
+    "/v1/responses": "answers to conversations, as OpenAI's Responses API has them",
     "/v1/messages": "answers to conversations, as Anthropic's API has them",
     "/v1/messages/count_tokens": "how many tokens such a conversation has",
     "/v1/embeddings": "vectors of texts, of models that embed",
@@ -137,7 +140,7 @@ def make_app(
         queue=queue,
         stop=stop,
         clock=clock,
-        created=int(wall_time()),
+        wall_time=wall_time,
     )
     keys = KeyRing(live.now, clock)
     live.follow(keys.change)
@@ -166,7 +169,7 @@ class _Routes:
         queue: Queue,
         stop: Callable[[float | None], float] | None,
         clock: Clock,
-        created: int,
+        wall_time: Callable[[], float],
     ) -> None:
         self._backend = backend
         self._live = live
@@ -177,7 +180,8 @@ class _Routes:
         self._queue = queue
         self._stop = stop
         self._clock = clock
-        self._created = created
+        self._wall_time = wall_time
+        self._created = int(wall_time())
         self._page = Page()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="tidemill-bodies")
 
@@ -196,6 +200,7 @@ class _Routes:
             Route("/v1/models/{name:path}", self.model),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/responses", self.responses, methods=["POST"]),
             Route("/v1/messages", self.messages, methods=["POST"]),
             Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
@@ -276,6 +281,10 @@ class _Routes:
 
     async def completions(self, request: Request) -> Answer:
         return self._answer(request, await self._read(request, completion_request))
+
+    async def responses(self, request: Request) -> Answer:
+        chat, body = responses_request(await self._incoming(request))
+        return self._answer(request, chat, ResponsesDialect(chat, body, created=int(self._wall_time())))
 
     async def messages(self, request: Request) -> Answer:
         return self._answer(request, await self._read(request, messages_request), AnthropicDialect())

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from tidemill.core.requests import EmbeddingRequest, Prompt
 from tidemill.serve.deadline import seconds_within
 from tidemill.serve.fields import FieldFilter
-from tidemill.serve.schemas import Incoming, parsed, priority_within, texts_or_ids
+from tidemill.serve.sampling_body import priority_within
+from tidemill.serve.schemas import Incoming, parsed, texts_or_ids
 
 __all__ = ["embedding_request"]
 

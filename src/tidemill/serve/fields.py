@@ -63,8 +63,17 @@ NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
 class FieldFilter:
     """Sorts the fields of one route's requests."""
 
-    def __init__(self, known: Iterable[str]) -> None:
+    def __init__(
+        self,
+        known: Iterable[str],
+        *,
+        not_built: Mapping[str, tuple[Any, ...]] = NOT_BUILT,
+        reasons: Mapping[str, str] | None = None,
+    ) -> None:
+        """``not_built``: fields to refuse, and the values that do not ask for them. ``reasons``: why, for some."""
         self._known = frozenset(known)
+        self._not_built = not_built
+        self._reasons = reasons or {}
         self._logged: set[str] = set()
 
     def sort(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,33 +85,33 @@ class FieldFilter:
         kept: dict[str, Any] = {}
         for name, value in body.items():
             if value is None:
-                if name not in self._known and name not in IGNORED and name not in NOT_BUILT:
+                if name not in self._known and name not in IGNORED and name not in self._not_built:
                     raise self._unknown(name)
             elif name in self._known:
                 kept[name] = value
             elif name in IGNORED:
                 self._log_once(name)
-            elif name in NOT_BUILT:
-                _refuse_feature(name, value)
+            elif name in self._not_built:
+                self._refuse_feature(name, value)
             else:
                 raise self._unknown(name)
         return kept
 
     def _unknown(self, name: str) -> InvalidRequest:
         shown = field_path([name])
-        near = difflib.get_close_matches(name[:64], sorted(self._known | IGNORED | NOT_BUILT.keys()), n=1)
+        near = difflib.get_close_matches(name[:64], sorted(self._known | IGNORED | self._not_built.keys()), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return InvalidRequest(f"there is no field {shown!r}{hint}", param=shown)
+
+    def _refuse_feature(self, name: str, value: Any) -> None:
+        if not any(_same(value, neutral) for neutral in self._not_built[name]):
+            why = self._reasons.get(name, "asks for a feature that this server does not have")
+            raise UnsupportedParameter(f"{name} {why}", param=name)
 
     def _log_once(self, name: str) -> None:
         if name not in self._logged:
             self._logged.add(name)
             _log.warning("the request field %s is ignored: it has no effect here", name)
-
-
-def _refuse_feature(name: str, value: Any) -> None:
-    if not any(_same(value, neutral) for neutral in NOT_BUILT[name]):
-        raise UnsupportedParameter(f"{name} asks for a feature that this server does not have", param=name)
 
 
 def _same(value: Any, neutral: Any) -> bool:

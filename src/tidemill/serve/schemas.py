@@ -5,25 +5,26 @@ Every refusal is one line that names the field as a path, such as ``stream_optio
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tidemill.core.account import NO_ACCOUNT, Account
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
 from tidemill.core.field_path import field_path
+from tidemill.core.reasoning import ReasoningOptions
 from tidemill.core.requests import ChatRequest, CompletionRequest, Prompt
-from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingOptions
+from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tools import ToolUse
 from tidemill.core.trace import NO_TRACE, Trace
 from tidemill.serve.body import parse_object
-from tidemill.serve.deadline import seconds_within
 from tidemill.serve.fields import FieldFilter
+from tidemill.serve.reasoning_body import ReasoningBody
+from tidemill.serve.sampling_body import SamplingBody, limit_within, logprobs_within
 from tidemill.serve.structured import GRAMMAR_FIELDS, grammar_of
 from tidemill.serve.tools import tool_use
+from tidemill.serve.values import shown
 
 __all__ = [
     "COMPLETION_MAX_TOKENS",
@@ -31,17 +32,12 @@ __all__ = [
     "chat_request",
     "completion_request",
     "parsed",
-    "priority_within",
     "texts_or_ids",
 ]
 
 COMPLETION_MAX_TOKENS: Final = 16
 """OpenAI's default for completions; chats default to the room that is left."""
 
-MAX_PRIORITY: Final = 100
-MAX_CACHE_SALT: Final = 256
-"""Characters."""
-_TOKEN_KEY: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _M = TypeVar("_M", bound=BaseModel)
 
 
@@ -71,39 +67,15 @@ class _StreamOptions(BaseModel):
     include_obfuscation: bool | None = None
 
 
-class _Body(BaseModel):
+class _Body(SamplingBody):
     """Fields that both routes have. None is absent."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-    model: str | None = None
-    stream: bool = False
     stream_options: _StreamOptions | None = None
-    user: str | None = None
-    timeout: float | None = None
-    cache_salt: str = ""
-    priority: int = 0
-    expected_output_tokens: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: dict[str, float] = {}
-    seed: int | None = None
     n: int = 1
     best_of: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: list[int] = []
-    ignore_eos: bool = False
     prompt_logprobs: int | None = None
-    min_tokens: int = 0
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] = []
     response_format: Any = None
     structured_outputs: Any = None
     guided_json: Any = None
@@ -113,79 +85,13 @@ class _Body(BaseModel):
     json_schema: Any = None
     grammar: Any = None
 
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _stop(cls, value: Any) -> tuple[str, ...]:
-        strings = [value] if isinstance(value, str) else value
-        if not isinstance(strings, list):
-            raise InvalidRequest("stop must be a string or a list of strings", param="stop")
-        if len(strings) > MAX_STOP_STRINGS:
-            raise InvalidRequest(f"stop has {len(strings)} strings; at most {MAX_STOP_STRINGS}", param="stop")
-        for index, string in enumerate(strings):
-            if not isinstance(string, str) or not string:
-                place = "stop" if isinstance(value, str) else f"stop[{index}]"
-                raise InvalidRequest(f"{place} must be a non-empty string, not {_shown(string)}", param=place)
-        return tuple(strings)
-
-    @field_validator("timeout")
-    @classmethod
-    def _timeout(cls, value: float | None) -> float | None:
-        return None if value is None else seconds_within(value, "timeout", value)
-
-    @field_validator("cache_salt")
-    @classmethod
-    def _cache_salt(cls, value: str) -> str:
-        if len(value) > MAX_CACHE_SALT:
-            raise InvalidRequest(
-                f"cache_salt has {len(value)} characters; at most {MAX_CACHE_SALT}", param="cache_salt"
-            )
-        return value
-
-    @field_validator("priority")
-    @classmethod
-    def _priority(cls, value: int) -> int:
-        return priority_within(value)
-
-    @field_validator("expected_output_tokens")
-    @classmethod
-    def _expected_output_tokens(cls, value: int | None) -> int | None:
-        if value is not None and not 1 <= value < 2**31:
-            name = "expected_output_tokens"
-            raise InvalidRequest(f"{name} must be between 1 and {2**31 - 1}, not {value}", param=name)
-        return value
-
-    @field_validator("logit_bias", mode="before")
-    @classmethod
-    def _logit_bias(cls, value: Any) -> Any:
-        for key in value if isinstance(value, dict) else ():
-            if not _TOKEN_KEY.fullmatch(key):
-                raise InvalidRequest(
-                    f"logit_bias: keys must be token ids in decimal, not {_shown(key)}", param="logit_bias"
-                )
-        return value
-
     def sampling(self, *, logprobs: int | None, max_tokens: int | None, scored: int | None = None) -> SamplingOptions:
         """The options of the draw; ranges that depend on the model are checked behind the backend. ``scored``: most
         likely tokens asked for at each place of a prompt that is repeated."""
         self._check_together()
-        return SamplingOptions(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias={int(key): bias for key, bias in self.logit_bias.items()},
-            seed=self.seed,
+        return self.options(
             n=self.n,
             max_tokens=max_tokens,
-            stop=self.stop,
-            stop_token_ids=tuple(self.stop_token_ids),
-            ignore_eos=self.ignore_eos,
-            min_tokens=self.min_tokens,
-            allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
-            bad_words=tuple(self.bad_words),
             prompt_logprobs=self._scores(scored),
             grammar=grammar_of({name: getattr(self, name) for name in GRAMMAR_FIELDS}),
             logprobs=logprobs,
@@ -194,7 +100,7 @@ class _Body(BaseModel):
     def _scores(self, scored: int | None) -> int | None:
         """The most likely tokens at each place of the prompt that anybody asks for; None: it is not scored."""
         if self.prompt_logprobs is not None:
-            _within("prompt_logprobs", self.prompt_logprobs)
+            logprobs_within("prompt_logprobs", self.prompt_logprobs)
             if self.stream:
                 raise InvalidRequest("prompt_logprobs needs stream: false", param="prompt_logprobs")
         asked = [count for count in (self.prompt_logprobs, scored) if count is not None]
@@ -203,9 +109,7 @@ class _Body(BaseModel):
     def limit(self) -> int | None:
         """max_tokens under either of its names."""
         for name in ("max_tokens", "max_completion_tokens"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value < 2**31:
-                raise InvalidRequest(f"{name} must be between 1 and {2**31 - 1}, not {value}", param=name)
+            limit_within(name, getattr(self, name))
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise InvalidRequest(
                 f"max_tokens is {self.max_tokens} and max_completion_tokens is {self.max_completion_tokens}: "
@@ -235,15 +139,20 @@ class _Body(BaseModel):
             raise UnsupportedParameter("best_of other than n is not built", param="best_of")
 
 
-class _ChatBody(_Body):
+class _ChatBody(_Body, ReasoningBody):
     messages: list[dict[str, Any]]
     logprobs: bool = False
     top_logprobs: int | None = None
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     tools: Any = None
     tool_choice: Any = None
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
+
+    def reasoning(self) -> ReasoningOptions:
+        """What the caller wants of the reasoning before the answer."""
+        budget, name = self.budget()
+        return ReasoningOptions(effort=self.reasoning_effort, budget=budget, budget_field=name)
 
     def tool_use(self) -> ToolUse:
         """What the answer may call."""
@@ -269,7 +178,7 @@ def chat_request(incoming: Incoming) -> ChatRequest:
     """A body of /v1/chat/completions as a canonical request; raises InvalidRequest or one of its kinds."""
     fields = parsed(_ChatBody, _CHAT_FIELDS, incoming)
     if fields.top_logprobs is not None:
-        _within("top_logprobs", fields.top_logprobs)
+        logprobs_within("top_logprobs", fields.top_logprobs)
         if not fields.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     return ChatRequest(
@@ -296,7 +205,7 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         messages=tuple(fields.messages),
         template_options=fields.chat_template_kwargs,
         tool_use=fields.tool_use(),
-        reasoning_effort=fields.reasoning_effort,
+        reasoning=fields.reasoning(),
     )
 
 
@@ -304,7 +213,7 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
     """A body of /v1/completions as a canonical request; raises InvalidRequest or one of its kinds."""
     fields = parsed(_CompletionBody, _COMPLETION_FIELDS, incoming)
     if fields.logprobs is not None:
-        _within("logprobs", fields.logprobs)
+        logprobs_within("logprobs", fields.logprobs)
     limit = fields.limit()
     return CompletionRequest(
         model=incoming.default_model if fields.model is None else fields.model,
@@ -334,26 +243,12 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
     )
 
 
-def priority_within(value: int) -> int:
-    """The priority, if it is in range; InvalidRequest otherwise."""
-    if not -MAX_PRIORITY <= value <= MAX_PRIORITY:
-        raise InvalidRequest(
-            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, not {value}", param="priority"
-        )
-    return value
-
-
-def _within(name: str, value: int) -> None:
-    if not 0 <= value <= MAX_TOP_LOGPROBS:
-        raise InvalidRequest(f"{name} must be between 0 and {MAX_TOP_LOGPROBS}, not {value}", param=name)
-
-
 def texts_or_ids(value: Any, name: str) -> tuple[Prompt, ...]:
     """Text, token ids, a list of texts or a list of lists of token ids, always as a tuple; ``name`` is the field."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list):
-        raise InvalidRequest(f"{name} must be text, token ids, or a list of either, not {_shown(value)}", param=name)
+        raise InvalidRequest(f"{name} must be text, token ids, or a list of either, not {shown(value)}", param=name)
     if not value:
         raise InvalidRequest(f"{name} must not be an empty list", param=name)
     if isinstance(value[0], str):
@@ -365,19 +260,19 @@ def texts_or_ids(value: Any, name: str) -> tuple[Prompt, ...]:
 
 def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
-        raise InvalidRequest(f"{path} must be text like those before it, not {_shown(value)}", param=path)
+        raise InvalidRequest(f"{path} must be text like those before it, not {shown(value)}", param=path)
     return value
 
 
 def _ids(value: Any, path: str) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise InvalidRequest(f"{path} must be token ids like those before it, not {_shown(value)}", param=path)
+        raise InvalidRequest(f"{path} must be token ids like those before it, not {shown(value)}", param=path)
     if not value:
         raise InvalidRequest(f"{path} must not be empty", param=path)
     for index, token in enumerate(value):
         if type(token) is not int:
             place = f"{path}[{index}]"
-            raise InvalidRequest(f"{place} must be a token id, an integer, not {_shown(token)}", param=place)
+            raise InvalidRequest(f"{place} must be a token id, an integer, not {shown(token)}", param=place)
     return tuple(value)
 
 
@@ -395,16 +290,7 @@ def parsed(model: type[_M], known: FieldFilter, incoming: Incoming) -> _M:
             raise InvalidRequest(f"there is no field {path!r}", param=path) from error
         message = first["msg"].partition(" or instance of ")[0]
         message = message.replace("Input should be", "must be").replace("valid dictionary", "valid object")
-        raise InvalidRequest(f"{path} {message}, not {_shown(first['input'])}", param=path) from error
+        raise InvalidRequest(f"{path} {message}, not {shown(first['input'])}", param=path) from error
     if not strict:
         raise InvalidRequest("the body holds NaN or Infinity, which JSON does not have")
     return fields
-
-
-def _shown(value: Any) -> str:
-    """A value in an error message: JSON, one short line."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        text = type(value).__name__
-    return text if len(text) <= 60 else text[:57] + "..."

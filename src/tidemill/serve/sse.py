@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["HEADERS", "frame"]
+from tidemill.core.events import Event
+
+__all__ = ["HEADERS", "frame", "named"]
 
 HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -25,3 +27,8 @@ def frame(raw: bytes) -> bytes:
     if b"\n" in raw or b"\r" in raw:
         raw = raw.replace(b"\r", b" ").replace(b"\n", b" ")
     return b"data: " + raw + b"\n\n"
+
+
+def named(kind: str, payload: dict[str, Any]) -> bytes:
+    """An event with a name, for the APIs whose events have one."""
+    return b"event: " + kind.encode() + b"\n" + frame(Event(payload=payload).raw)

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
 from tidemill.core.grammar import Grammar
+from tidemill.serve.values import object_at, only, shown
 
-__all__ = ["GRAMMAR_FIELDS", "grammar_of"]
+__all__ = ["GRAMMAR_FIELDS", "grammar_of", "text_format"]
 
 _TEXT: Final = {"type": "text"}
 
@@ -31,20 +32,33 @@ def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
     return GRAMMAR_FIELDS[name](value, name)
 
 
+def text_format(value: Any, name: str) -> Grammar | None:
+    """As ``grammar_of``, of the Responses API's ``text.format``, where a schema's name stands beside the type."""
+    if value in (None, _TEXT):
+        return None
+    fields = object_at(value, name)
+    if fields.get("type") == "json_schema":
+        return _named_schema({field: item for field, item in fields.items() if field != "type"}, name)
+    return _response_format(value, name)
+
+
+def _named_schema(fields: Mapping[str, Any], name: str) -> Grammar:
+    only(fields, {"name", "description", "schema", "strict"}, name)
+    if fields.get("schema") is None:
+        raise InvalidRequest(f"{name}.schema is missing", param=f"{name}.schema")
+    return _json(fields["schema"], f"{name}.schema")
+
+
 def _response_format(value: Any, name: str) -> Grammar:
-    fields = _object(value, name)
+    fields = object_at(value, name)
     match fields.get("type"):
         case "json_object":
-            _only(fields, {"type"}, name)
+            only(fields, {"type"}, name)
             return Grammar.json_object(name=name)
         case "json_schema":
-            _only(fields, {"type", "json_schema"}, name)
+            only(fields, {"type", "json_schema"}, name)
             inner = f"{name}.json_schema"
-            named = _object(fields.get("json_schema"), inner)
-            _only(named, {"name", "description", "schema", "strict"}, inner)
-            if named.get("schema") is None:
-                raise InvalidRequest(f"{inner}.schema is missing", param=f"{inner}.schema")
-            return _json(named["schema"], f"{inner}.schema")
+            return _named_schema(object_at(fields.get("json_schema"), inner), inner)
         case "text":
             raise InvalidRequest(f"{name} of type text has no other fields", param=name)
         case "grammar" | "structural_tag" as kind:
@@ -53,13 +67,13 @@ def _response_format(value: Any, name: str) -> Grammar:
             )
         case kind:
             raise InvalidRequest(
-                f"{name}.type must be text, json_object or json_schema, not {_shown(kind)}", param=f"{name}.type"
+                f"{name}.type must be text, json_object or json_schema, not {shown(kind)}", param=f"{name}.type"
             )
 
 
 def _structured_outputs(value: Any, name: str) -> Grammar:
-    fields = _object(value, name)
-    _only(fields, {*_KINDS, "json_object"}, name)
+    fields = object_at(value, name)
+    only(fields, {*_KINDS, "json_object"}, name)
     asked = [kind for kind, inner in fields.items() if inner not in (None, False)]
     if len(asked) != 1:
         raise InvalidRequest(f"{name} must have one of json, json_object, regex, choice and grammar", param=name)
@@ -79,7 +93,7 @@ def _json(value: Any, name: str) -> Grammar:
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"{name} is no JSON: {error}", param=name) from error
     if not isinstance(value, dict | bool):
-        raise InvalidRequest(f"{name} must be a JSON schema, an object, not {_shown(value)}", param=name)
+        raise InvalidRequest(f"{name} must be a JSON schema, an object, not {shown(value)}", param=name)
     return Grammar.json_schema(value, name=name)
 
 
@@ -93,31 +107,14 @@ def _lark(value: Any, name: str) -> Grammar:
 
 def _choice(value: Any, name: str) -> Grammar:
     if not isinstance(value, list):
-        raise InvalidRequest(f"{name} must be a list of texts, not {_shown(value)}", param=name)
+        raise InvalidRequest(f"{name} must be a list of texts, not {shown(value)}", param=name)
     return Grammar.choice(value, name=name)
 
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidRequest(f"{name} must be a non-empty text, not {_shown(value)}", param=name)
+        raise InvalidRequest(f"{name} must be a non-empty text, not {shown(value)}", param=name)
     return value
-
-
-def _object(value: Any, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{name} must be an object, not {_shown(value)}", param=name)
-    return value
-
-
-def _only(fields: Mapping[str, Any], known: set[str], name: str) -> None:
-    for field, value in fields.items():
-        if field not in known and value is not None:
-            raise InvalidRequest(f"there is no field '{name}.{field[:64]}'", param=f"{name}.{field[:64]}")
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 _KINDS: Final[dict[str, Callable[[Any, str], Grammar]]] = {

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from tidemill.core.errors import UnsupportedParameter
 from tidemill.core.grammar import Grammar
+from tidemill.core.reasoning import ReasoningBudget
 from tidemill.core.tools import ToolUse
 from tidemill.text.answers import deepseek, gemma, harmony, hermes, llama3, mistral, pythonic
 from tidemill.text.answers.call_grammar import (
@@ -144,6 +145,8 @@ _SIGNS: Final = (
     ("llama3", (llama3.TAG,)),
 )
 """Formats by texts that templates of their kind have, all of them; the first that fits counts."""
+_SWITCHES: Final = ("enable_thinking", "thinking")
+"""Qwen 3, GLM, SmolLM3 and others; DeepSeek V3.1 and Granite."""
 _OTHERS: Final = ("<function=", "<arg_key>", "<parameter name=")
 """What templates of formats have that are not known here, though they use marks of others."""
 
@@ -159,11 +162,12 @@ class AnswerForm:
         template: str = "",
         reads: Collection[str] = (),
         token_of: Callable[[str], int | None] = lambda _: None,
+        mark_of: Callable[[str], int | None] = lambda _: None,
         strict_tools: bool = False,
     ) -> None:
         """``name``: of the format of calls. ``reads``: the variables that the template reads. ``token_of``: the id of
-        a text that is a control token, else None. ``strict_tools``: functions that do not say whether they are strict
-        are so."""
+        a text that is a control token, else None; ``mark_of``: of one that is any token. ``strict_tools``: functions
+        that do not say whether they are strict are so."""
         self._strict_tools = strict_tools
         self._format = None if name is None else _FORMATS[name]
         self._name = name
@@ -171,6 +175,17 @@ class AnswerForm:
         self._template = template
         self._reads = frozenset(reads)
         self._token_of = token_of
+        self._mark_of = mark_of
+
+    @property
+    def reasons(self) -> bool:
+        """Whether answers may begin with reasoning."""
+        return self._thinking is not None or self._name == "harmony"
+
+    @property
+    def switch(self) -> str | None:
+        """The variable with which the chat template switches reasoning on and off."""
+        return next((name for name in _SWITCHES if self.reads(name)), None)
 
     def reads(self, option: str) -> bool:
         """Whether the chat template looks at a variable."""
@@ -194,6 +209,15 @@ class AnswerForm:
     def opened(self, prompt_end: str) -> bool:
         """Whether a prompt ends within reasoning. ``prompt_end``: its last characters, the marks shown."""
         return self._thinking is not None and prompt_end.rstrip().endswith(self._thinking.open)
+
+    def budget(self, tokens: int, *, opened: bool) -> ReasoningBudget | None:
+        """What keeps reasoning to so many tokens; None where its marks are not one token each."""
+        if self._thinking is None:
+            return None
+        begin, end = self._mark_of(self._thinking.open), self._mark_of(self._thinking.close)
+        if begin is None or end is None:
+            return None
+        return ReasoningBudget(tokens=tokens, open=begin, close=end, opened=opened)
 
     def parser(self, use: ToolUse, *, opened: bool) -> AnswerParser | None:
         """A parser of one answer; None: all of it is content. ``opened``: the prompt ends within reasoning."""
@@ -274,6 +298,7 @@ def build_answer_form(
     *,
     reads: Collection[str],
     token_of: Callable[[str], int | None],
+    mark_of: Callable[[str], int | None],
     parser: AnswerFormName = "auto",
     strict_tools: bool = False,
 ) -> AnswerForm:
@@ -284,7 +309,13 @@ def build_answer_form(
     name = _told(text) if parser == "auto" else parser
     thinking = next((marks for marks in THINKING if marks.close in text), None) if name != "harmony" else None
     return AnswerForm(
-        name=name, thinking=thinking, template=text, reads=reads, token_of=token_of, strict_tools=strict_tools
+        name=name,
+        thinking=thinking,
+        template=text,
+        reads=reads,
+        token_of=token_of,
+        mark_of=mark_of,
+        strict_tools=strict_tools,
     )
 
 
