@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,24 @@ def test_a_request_that_is_preempted_twice_comes_back_twice_the_same() -> None:
     assert {key: tokens(deltas) for key, deltas in small.items()} == {key: tokens(d) for key, d in large.items()}
     starts = Counter(row.sequence for plan in executor.plans for row in plan.rows if row.start == 0)
     assert starts == {0: 1, 1: 1, 2: 1, 3: 3}
+
+
+@pytest.mark.parametrize("preempted_blocks", ["keep", "drop"])
+def test_who_loses_its_place_to_better_priorities_comes_back_the_same(preempted_blocks: str) -> None:
+    """Twice at different points: no token is lost, doubled or sent again, and draws and penalties go on."""
+    low = replace(request("low", 30, max_tokens=60, seed=7, repetition_penalty=1.3, ignore_eos=True), priority=5)
+    alone = run(make_loop(), low)["low", 0]
+    loop = make_loop(order="priority", max_running=1, preempted_blocks=preempted_blocks)
+    loop.add(low)
+    said = []
+    for number in range(200):
+        if number in (5, 24, 25):
+            loop.add(request(f"high {number}", 20, max_tokens=3, ignore_eos=True))
+        said += [delta for delta in loop.step() if delta.request_id == "low"]
+    assert tokens(said) == tokens(alone)
+    assert [delta.num_output_tokens for delta in said] == list(range(1, 61))
+    assert loop.stats().places_taken_total == 2
+    loop.check_idle()
 
 
 def test_an_end_token_ends_and_is_counted_but_not_shown() -> None:
