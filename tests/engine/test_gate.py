@@ -121,17 +121,22 @@ def test_a_grammar_that_is_known_waits_for_nothing() -> None:
 
 
 def test_forced_tokens_take_one_step_and_are_the_same_without() -> None:
-    def steps(max_running: int) -> tuple[int, list[int]]:
+    def steps(*, without: tuple[str, ...] = (), **settings: Any) -> tuple[int, int, list[int]]:
         compiler = Compiler()
         compiler.compiled.append(SLOW)
-        loop = make_loop(grammars=compiler, max_running=max_running)
+        loop = make_loop(grammars=compiler, **settings)
         turns = Turns(loop)
-        boxes = [turns.turn([command(asking("a", SLOW))]), *until(turns, lambda boxes: ended(boxes, "a"))]
+        boxes = [
+            turns.turn([command(replace(asking("a", SLOW), without=without))]),
+            *until(turns, lambda boxes: ended(boxes, "a")),
+        ]
         turns.close()
-        return loop.stats().steps, tokens_of(boxes, "a")
+        return loop.stats().steps, loop.stats().jumped_tokens_total, tokens_of(boxes, "a")
 
-    assert steps(max_running=64) == (2, [15, 16, 17, 18])
-    assert steps(max_running=1) == (4, [15, 16, 17, 18])  # no row of outputs is to spare
+    assert steps(max_running=64) == (2, 2, [15, 16, 17, 18])
+    assert steps(max_running=1) == (4, 0, [15, 16, 17, 18])  # no row of outputs is to spare
+    assert steps(max_running=64, jump_ahead="off") == (4, 0, [15, 16, 17, 18])
+    assert steps(max_running=64, without=("jump-ahead",)) == (4, 0, [15, 16, 17, 18])
 
 
 def test_a_grammar_that_is_refused_is_a_reject_with_its_field() -> None:

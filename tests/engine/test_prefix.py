@@ -324,3 +324,17 @@ def test_roots_and_secrets_keep_chains_apart() -> None:
     parts = [(), ("",), ("", ""), ("a", "bc"), ("ab", "c"), ("abc",), ("abc", "")]
     assert len({keys.root(*each) for each in parts}) == len(parts)
     assert BlockKeys(4).root("a") != BlockKeys(4).root("a")
+
+
+def test_a_request_without_the_cache_takes_nothing_from_it_and_leaves_nothing() -> None:
+    loop = make_loop()
+    alone = replace(request("r", SYSTEM, max_tokens=1), without=("prefix-cache",))
+    fresh = run(loop, alone)
+    assert loop.stats().kv_blocks_cached == 0
+    run(loop, request("r", SYSTEM, max_tokens=1))
+    assert loop.stats().kv_blocks_cached == 7
+    again = run(loop, alone)
+    assert cached(fresh) == cached(again) == {("r", 0): 0}
+    assert fresh == again
+    assert loop.stats().kv_blocks_cached == 7
+    loop.check_idle()

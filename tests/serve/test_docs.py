@@ -12,6 +12,7 @@ import pytest
 from tidemill.core import errors
 from tidemill.core.embedding import Embedding
 from tidemill.core.metrics import METRICS
+from tidemill.serve.anthropic_request import ANTHROPIC_IGNORED
 from tidemill.serve.app import ENDPOINTS
 from tidemill.serve.embedding_schema import _EmbeddingBody
 from tidemill.serve.fields import IGNORED, NOT_BUILT
@@ -58,6 +59,11 @@ def test_fields_that_are_ignored_or_refused():
     listed = re.findall(r"`(\w+)`(?:\s+\((.*?)\))?[,.]", _section("Refused").split(":", 1)[1], re.S)
     documented = {name: json.loads(f"[{values}]") for name, values in listed}
     assert documented == {name: list(values) for name, values in NOT_BUILT.items() if name != "best_of"}
+
+
+def test_fields_of_anthropics_that_are_ignored():
+    listed = re.search(r"((?:`\w+`(?:, | and )?)+) are ignored\. Whatever", _section("Anthropic's messages"))
+    assert set(re.findall(r"`(\w+)`", listed[1])) == set(ANTHROPIC_IGNORED)
 
 
 def test_every_error_that_a_caller_can_get():

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from tidemill.serve import anthropic_request
 from tidemill.serve.fields import IGNORED, NOT_BUILT, FieldFilter
 from tidemill.serve.schemas import _ChatBody, _CompletionBody
 
@@ -55,22 +56,41 @@ async def test_stop_in_each_of_its_forms(http, stop, text):
         assert (await served.complete(stop=stop)).json()["choices"][0]["text"] == text
 
 
+HARMLESS = {
+    "metadata": {"a": "b"},
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "request_id": "r",
+    "safety_identifier": "s",
+    "service_tier": "auto",
+    "store": True,
+}
+
+
 async def test_harmless_fields_are_ignored_and_told_once(http, caplog):
-    harmless = {
-        "user": "u1",
-        "metadata": {"a": "b"},
-        "store": True,
-        "service_tier": "auto",
-        "safety_identifier": "s",
-        "prompt_cache_key": "k",
-    }
+    assert HARMLESS.keys() == IGNORED
     known = FieldFilter(["user"])
     with caplog.at_level(logging.WARNING):  # what a server shows without being set up for more
         for _ in range(3):
-            assert known.sort(harmless) == {"user": "u1"}
-    assert sorted(record.args[0] for record in caplog.records) == sorted(harmless.keys() - {"user"})
+            assert known.sort({**HARMLESS, "user": "u1"}) == {"user": "u1"}
+    assert sorted(record.args[0] for record in caplog.records) == sorted(HARMLESS)
     async with http(list(b"ok")) as served:
-        assert (await served.chat(**harmless)).status_code == 200
+        for route in (served.chat, served.complete):
+            plain, harmless = (await route()).json(), (await route(**HARMLESS, user="u1")).json()
+            assert harmless["choices"] == plain["choices"]
+
+
+async def test_anthropics_harmless_fields_are_ignored_and_told_once(http, caplog, monkeypatch):
+    monkeypatch.setattr(anthropic_request, "_TOLD", set())
+    body = {"max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}
+    harmless = {name: {"x": 1} for name in anthropic_request.ANTHROPIC_IGNORED}
+    async with http(list(b"ok")) as served:
+        with caplog.at_level(logging.WARNING):
+            for _ in range(2):
+                assert (await served.client.post("/v1/messages", json={**body, **harmless})).status_code == 200
+            assert (await served.client.post("/v1/messages", json={**body, "metdata": {}})).status_code == 400
+    told = [record.args[0] for record in caplog.records if "is ignored" in record.getMessage()]
+    assert sorted(told) == sorted(harmless)
 
 
 FEATURES = [

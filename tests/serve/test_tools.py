@@ -83,6 +83,13 @@ async def whole_and_streamed(client, **fields):
             {"parallel_tool_calls": False},
             ("", "", [("tide", '{"place": "Brest"}')], "tool_calls"),
         ),
+        ('<tool_call>{"name": "wind"}</tool_call>', {}, ("", "", [("wind", "{}")], "tool_calls")),
+        (call(), {"tool_choice": "required"}, ("", "", [("tide", '{"place": "Brest"}')], "tool_calls")),
+        (
+            call(),
+            {"tool_choice": {"type": "function", "function": {"name": "tide"}}},
+            ("", "", [("tide", '{"place": "Brest"}')], "tool_calls"),
+        ),
         (call(place="Évian"), {}, ("", "", [("tide", '{"place": "Évian"}')], "tool_calls")),
         ("It is high.", {}, ("It is high.", "", [], "stop")),
         ("<think>\nHm.\n</think>\n\nHigh.", {}, ("High.", "Hm.", [], "stop")),
@@ -100,7 +107,7 @@ async def test_an_answer_streamed_and_whole(serve, answer, fields, expected):
     if expected[2] and not expected[0]:
         assert body.choices[0].message.content is None
     prompt = bytes(served.engine.requests[0].prompt)
-    assert prompt.startswith(b"<user>" if "tool_choice" in fields else b"<tools>tide,wind\n<user>")
+    assert prompt.startswith(b"<user>" if fields.get("tool_choice") == "none" else b"<tools>tide,wind\n<user>")
     assert served.engine.active == 0
 
 
@@ -282,9 +289,10 @@ async def test_reasoning_effort_reaches_a_template_that_reads_it(http):
     async with http(list(b"ok"), text=toy(reads=("reasoning_effort",))) as served:
         seen = {}
         render = served.text.encode_chat
-        served.text.encode_chat = lambda messages, options, tools: (seen.update(options), render(messages, {}, tools))[
-            1
-        ]
+        served.text.encode_chat = lambda messages, options, tools, **_: (
+            seen.update(options),
+            render(messages, {}, tools),
+        )[1]
         assert (await served.chat(reasoning_effort="low")).status_code == 200
         both = await served.chat(reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "high"})
     assert seen == {"reasoning_effort": "low"}

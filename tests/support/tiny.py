@@ -202,6 +202,7 @@ class Rig:
     max_running: int = 64
     fused: bool = True
     prefix_cache: Literal["on", "off"] = "on"
+    jump_ahead: Literal["on", "off"] = "on"
     policy: Literal["continuous", "dynamic", "static-compacted", "static"] = "continuous"
     row_variant: int = 0
     end_token_ids: tuple[int, ...] = (0,)
@@ -228,6 +229,7 @@ class Rig:
             max_step_tokens=self.max_step_tokens,
             chunked_prefill=not self.model.graph.whole,
             prefix_cache=self.prefix_cache,
+            jump_ahead=self.jump_ahead,
             policy=self.policy,
             batch_wait=0.0,
         )

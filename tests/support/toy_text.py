@@ -50,18 +50,31 @@ class ToyText:
         return ids if bare else [BOS] * self._add_bos + ids + self.ending
 
     def encode_chat(
-        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        continues: bool = False,
     ) -> list[int]:
-        return list(self.render_chat(messages, options, tools).encode())
+        return list(self.render_chat(messages, options, tools, continues=continues).encode())
 
     def render_chat(
-        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        continues: bool = False,
     ) -> str:
         if messages[0]["role"] == "assistant":
             raise TemplateRejected("a conversation must not begin with the assistant", param="messages")
         shown = "".join(_shown(message) for message in messages) + options.get("suffix", "")
         names = ",".join(tool["function"]["name"] for tool in tools)
-        return (f"<tools>{names}\n" if names else "") + shown + "<assistant>" + options.get("opening", "")
+        shown = (f"<tools>{names}\n" if names else "") + shown
+        if continues:
+            return shown.removesuffix("\n")
+        return shown + "<assistant>" * options.get("add_generation_prompt", True) + options.get("opening", "")
 
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self._bytes[i] for i in ids).decode(errors="replace")
@@ -115,5 +128,6 @@ def toy_info(
         end_token_ids=(END,),
         embedding=embedding,
         order=order,
+        strategies=("jump-ahead",),
         executor="scripted",
     )

@@ -143,6 +143,8 @@ class SchedulerConfig:
     prefix_cache: Literal["on", "off"] = "on"
     """on: full KV blocks are shared by requests of one API key that begin with the same tokens, and kept until their
     room is needed; off: every prompt is computed whole. With kv_reservation contiguous nothing is shared."""
+    jump_ahead: Literal["on", "off"] = "on"
+    """on: tokens that a grammar leaves no choice about are computed together in one step; off: one step each."""
     prefix_cache_ttl: float = 0.0
     """Seconds after which a kept KV block that nobody uses is dropped; 0: only when its room is needed."""
 

@@ -223,6 +223,11 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
     "prefix_evicted_blocks_total": _engine(
         "prefix_evicted_blocks_total", MetricKind.COUNTER, "Kept KV blocks that had to make room"
     ),
+    "jumped_tokens_total": _engine(
+        "jumped_tokens_total",
+        MetricKind.COUNTER,
+        "Tokens that a grammar left no choice about and that were computed in the step of another",
+    ),
     "step_seconds": MetricSpec(
         name="tidemill_engine_step_seconds",
         kind=MetricKind.HISTOGRAM,

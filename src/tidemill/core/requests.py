@@ -70,6 +70,8 @@ class _Common:
     """Lower is earlier."""
     expected_tokens: int | None = None
     """Tokens of output that the caller expects."""
+    strategies: Mapping[str, str] = field(default_factory=dict)
+    """Strategies (``core.strategy``) by name, each with ``on`` or ``off``, as this request wants them."""
     raw: bytes = b""
     """The body as received."""
 
@@ -87,6 +89,16 @@ class ChatRequest(_Common):
     """What the caller called the conversation."""
     reasoning: ReasoningOptions = AS_IT_IS
     """What the caller wants of the reasoning before the answer."""
+    continues: bool = False
+    """The answer goes on with the text of the last message, the assistant's."""
+
+    @property
+    def continued(self) -> str:
+        """The text that the answer goes on with; empty where it is a message of its own."""
+        content = self.messages[-1].get("content") if self.continues and self.messages else None
+        if isinstance(content, str):
+            return content
+        return "".join(part["text"] for part in content or () if isinstance(part.get("text"), str))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +173,8 @@ class TokenizeRequest(_OfText):
     """The functions that a conversation's prompt tells of."""
     reasoning: ReasoningOptions = AS_IT_IS
     """As of a request for an answer, for templates that show it."""
+    continues: bool = False
+    """The conversation ends in the midst of its last message."""
     texts: bool = False
     """Give the text of each token as well."""
 
@@ -180,6 +194,8 @@ class TemplateRequest(_OfText):
     template_options: Mapping[str, Any] = field(default_factory=dict)
     tool_use: ToolUse = NO_TOOLS
     """The functions that the prompt tells of."""
+    continues: bool = False
+    """The conversation ends in the midst of its last message."""
 
 
 TextRequest = TokenizeRequest | DetokenizeRequest | TemplateRequest

@@ -39,6 +39,8 @@ class Strategy:
     """Strategies that its twin cannot have: they are off on both sides where it is measured."""
     acts: Literal["steps", "start"] = "steps"
     """steps: it changes how requests are served, and the ablation measures that; start: only how an engine starts."""
+    per_request: bool = False
+    """A request may go without it, where the engine has it on; its setting is then ``on`` or ``off``."""
 
 
 STRATEGIES: dict[str, Strategy] = {}

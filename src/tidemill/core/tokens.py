@@ -59,6 +59,8 @@ class TokenRequest:
     """Seconds from now after which the answer is of no use."""
     least_tokens: int = 1
     """Tokens of output without which it is of no use then."""
+    without: tuple[str, ...] = ()
+    """Strategies that this request goes without; of those in EngineInfo.strategies."""
 
     @property
     def choices(self) -> int:
@@ -134,6 +136,8 @@ class EngineInfo:
     """How the model embeds; None: it generates. It does one of the two."""
     order: tuple[str, ...] = ()
     """What decides who is next, one after the other; empty: who came first."""
+    strategies: tuple[str, ...] = ()
+    """Strategies that are on, and that a request may go without."""
     executor: str = ""
     """Executor, instruction set, numerics and threads that run, for people and logs."""
 
@@ -184,6 +188,8 @@ class EngineStats:
     """Of these, the ones whose KV had been there not long before and had to make room."""
     prefix_evicted_blocks_total: int = 0
     """Cached blocks that had to make room."""
+    jumped_tokens_total: int = 0
+    """Tokens that a grammar forced and that took no step of their own."""
     restarts_total: int = 0
     """Times the engine was started again after it died; kept by whoever restarts it."""
     requests_finished: dict[str, int] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from tidemill.scheduling.criteria import criteria_of
 from tidemill.scheduling.kv.space import UNBOUNDED_TOKENS, KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler
 from tidemill.scheduling.setting_checks import check_settings
+from tidemill.scheduling.strategies import JUMP_AHEAD, PREFIX_CACHE
 
 if TYPE_CHECKING:
     from tidemill.models.model import Model
@@ -72,6 +73,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
             end_token_ids=model.end_token_ids,
             embedding=model.embedding,
             order=criteria_of(config.scheduler.order),
+            strategies=_chosen_per_request(scheduler),
             executor=executor.description,
         ),
         strict=config.strict,
@@ -152,6 +154,12 @@ def kv_space(pools: Sequence[KvPoolSpec], groups: Sequence[KvGroup]) -> KvSpace:
             for pool, group in zip(pools, groups, strict=True)
         ]
     )
+
+
+def _chosen_per_request(scheduler: Scheduler) -> tuple[str, ...]:
+    """The strategies that are on and that a request may go without."""
+    found = [PREFIX_CACHE.name] if scheduler.shares_blocks else []
+    return (*found, JUMP_AHEAD.name) if scheduler.config.jump_ahead == "on" else tuple(found)
 
 
 def _capacity(space: KvSpace, max_model_len: int) -> int:

@@ -52,6 +52,7 @@ from tidemill.scheduling.kv.events import CacheEvent
 from tidemill.scheduling.padding import PaddedRow
 from tidemill.scheduling.schedule import Schedule, Share
 from tidemill.scheduling.scheduler import Scheduler
+from tidemill.scheduling.strategies import JUMP_AHEAD, PREFIX_CACHE
 from tidemill.text.grammars import Grammars
 
 __all__ = ["MAX_FAILURES", "EngineLoop", "KvEventSink"]
@@ -124,7 +125,7 @@ class EngineLoop:
         self._keep_speed = keep_speed
         self._speed = SpeedMeter()
         self._sequences: dict[SequenceId, EngineSequence] = {}
-        self._num_constrained = 0
+        self._num_jumping = 0
         self._requests: dict[str, list[EngineSequence]] = {}
         self._refusals: list[tuple[str, TidemillError]] = []
         self._next_id = 0
@@ -195,6 +196,7 @@ class EngineLoop:
             prefix_asked_tokens_total=cache.asked,
             prefix_hit_tokens_total=cache.hit,
             prefix_missed_again_tokens_total=cache.missed_again,
+            jumped_tokens_total=meter.jumped_tokens,
             prefix_evicted_blocks_total=sum(pool.cache.num_evicted for pool in self._scheduler.space.pools),
             requests_finished=dict(meter.finished),
             step_seconds_total=meter.step_seconds_total,
@@ -303,7 +305,7 @@ class EngineLoop:
         for sequence in sequences:
             self._scheduler.add(sequence.counters)
             self._sequences[sequence.counters.id] = sequence
-            self._num_constrained += sequence.constrained
+            self._num_jumping += sequence.jumps
         return sequences
 
     def _sequences_of(self, request: TokenRequest | EmbedRequest, max_tokens: int) -> Sequence[EngineSequence]:
@@ -322,6 +324,7 @@ class EngineLoop:
                 seed=seed,
                 info=self._info,
                 grammar=self._position(request.sampling.grammar),
+                jumps=self._scheduler.config.jump_ahead == "on" and JUMP_AHEAD.name not in request.without,
             )
             for choice in range(request.choices)
         ]
@@ -339,7 +342,7 @@ class EngineLoop:
 
     def _name_blocks(self, request: TokenRequest, sequences: Sequence[GeneratedSequence]) -> None:
         """Give the sequences of a request the keys of their prompt's blocks."""
-        if self._keys is None:
+        if self._keys is None or PREFIX_CACHE.name in request.without:
             return
         root = self._keys.root(request.tenant, request.cache_salt, str(self._resets[request.tenant]))
         keys: list[BlockKey] = []
@@ -369,7 +372,7 @@ class EngineLoop:
         complete = reason in (FinishReason.STOP, FinishReason.LENGTH)
         self._scheduler.remove(sequence.counters, self._tail(sequence), complete=complete)
         del self._sequences[sequence.counters.id]
-        self._num_constrained -= sequence.constrained
+        self._num_jumping -= sequence.jumps
         siblings = self._requests[sequence.request_id]
         siblings.remove(sequence)
         if not siblings:
@@ -400,7 +403,7 @@ class EngineLoop:
     # -- the parts of a step ---------------------------------------------------------------------------------------
 
     def _propose(self) -> None:
-        if self._max_proposed < 1 and not self._num_constrained:
+        if self._max_proposed < 1 and not self._num_jumping:
             return
         # Forced tokens use rows of outputs that the memory plan has room for and nobody else needs in this step.
         spare = self._scheduler.config.max_running - self._scheduler.num_running
@@ -410,7 +413,8 @@ class EngineLoop:
             room = sequence.room - 1
             if not counters.caught_up or room < 1:
                 continue
-            proposed = sequence.forced(min(room, spare, MAX_FORCED)) if sequence.constrained and spare > 0 else ()
+            proposed = sequence.forced(min(room, spare, MAX_FORCED)) if sequence.jumps and spare > 0 else ()
+            sequence.jumping = bool(proposed)
             spare -= len(proposed)
             limit = min(self._max_proposed, room)
             if not proposed and limit > 0:
@@ -541,6 +545,7 @@ class EngineLoop:
             return delta
         accepted = len(sequence.tokens) - before
         self._meter.generation_tokens += accepted
+        self._meter.jumped_tokens += max(0, accepted - 1) if sequence.jumping else 0
         if self._keys is not None and sequence.root is not None:
             self._keys.extend(sequence.counters.keys, sequence.root, sequence.tokens)
         self._scheduler.commit(share, accepted if delta.vector is None else 1)
@@ -598,6 +603,7 @@ class _Meter:
         self.steps = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
+        self.jumped_tokens = 0
         self.padding_tokens = 0
         self.step_tokens = 0
         self.step_seconds = 0.0

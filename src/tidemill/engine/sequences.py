@@ -81,6 +81,8 @@ class EngineSequence:
         """Tokens proposed to follow in the next step."""
         self.began: float | None = None
         """When its first step began, on the engine's clock."""
+        self.jumping = False
+        """Whether these are forced tokens."""
         self.root: BlockKey | None = None
         """Where the keys of its blocks begin; None: it shares none."""
         self.counters = SequenceCounters(id=sequence_id, num_prompt=len(self.tokens), max_tokens=max_tokens)
@@ -96,8 +98,8 @@ class EngineSequence:
         return self.counters.max_tokens - self.num_output
 
     @property
-    def constrained(self) -> bool:
-        """True if tokens may be forced."""
+    def jumps(self) -> bool:
+        """True if tokens that are forced are proposed."""
         return False
 
     def forced(self, limit: int) -> tuple[int, ...]:  # noqa: ARG002
@@ -167,7 +169,9 @@ class GeneratedSequence(EngineSequence):
         seed: int,
         info: EngineInfo,
         grammar: GrammarPosition | None = None,
+        jumps: bool = True,
     ) -> None:
+        """``jumps``: what the grammar leaves no choice about may be computed in one step."""
         super().__init__(request, choice=choice, sequence_id=sequence_id, max_tokens=max_tokens)
         sampling = request.sampling
         self._options = row_options(sampling, seed, choice)
@@ -179,6 +183,7 @@ class GeneratedSequence(EngineSequence):
         self._prompt_logprobs: list[TokenLogprob] = []
         self._scores_said = False
         self.counters.scored = self._scored_top is not None and self.counters.num_prompt > 1
+        self._jumps = jumps and grammar is not None
         self._grammar = None if grammar is None else GrammarConstraint(grammar)
         self._constraints = constraints_of(
             sampling, request.banned, tuple(self._end_tokens), info.vocab_size, reasoning=request.reasoning
@@ -205,9 +210,9 @@ class GeneratedSequence(EngineSequence):
         return tuple(self._grammar.forced(self._output()))[:limit]
 
     @property
-    def constrained(self) -> bool:
+    def jumps(self) -> bool:
         """See EngineSequence."""
-        return self._grammar is not None
+        return self._jumps
 
     def scoring(self, start: int, num_scored: int, num_drawn: int) -> RowOptions:
         """See EngineSequence."""

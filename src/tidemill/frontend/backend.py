@@ -104,6 +104,7 @@ class LocalBackend:
             account=request.account,
             trace=request.trace,
             tool_use=request.tool_use if isinstance(request, ChatRequest) else None,
+            continued=request.continued if isinstance(request, ChatRequest) else "",
         )
         payloads = self._payloads(request)
         starts = [

@@ -54,8 +54,10 @@ class Generation:
         account: Account = NO_ACCOUNT,
         trace: Trace = NO_TRACE,
         tool_use: ToolUse | None = None,
+        continued: str = "",
     ) -> None:
-        """``tool_use``: tell the answers apart into reasoning, content and calls; None: all of them is content."""
+        """``tool_use``: tell the answers apart into reasoning, content and calls; None: all of them is content.
+        ``continued``: the text of the message that they go on with."""
         self._engine = engine
         self._requests = requests
         self._recorder = recorder
@@ -68,7 +70,15 @@ class Generation:
         form = text.answer_form
         marks = () if tool_use is None else form.marks(tool_use)
         self._readers = [
-            None if tool_use is None else _reader(form, tool_use, request, text, marks)
+            None
+            if tool_use is None
+            else _reader(
+                form,
+                tool_use,
+                request,
+                opened=form.opened(prompt_end(request.prompt, text, marks), continued),
+                continued=bool(continued),
+            )
             for request in requests
             for _ in range(request.sampling.n)
         ]
@@ -214,11 +224,12 @@ class Generation:
 
 
 def _reader(
-    form: AnswerForm, use: ToolUse, request: TokenRequest, text: Text, marks: Sequence[str]
+    form: AnswerForm, use: ToolUse, request: TokenRequest, *, opened: bool, continued: bool
 ) -> AnswerReader | None:
-    """Reads one answer to a prompt; None where there is nothing to tell apart."""
+    """Reads one answer to a prompt; None where there is nothing to tell apart. ``opened``: it begins in reasoning;
+    ``continued``: it goes on with a message."""
     grammar = request.sampling.grammar
     if grammar is not None and grammar.kind != "calls":
         return None  # the caller has said how all of it looks
-    parser = form.parser(use, opened=form.opened(prompt_end(request.prompt, text, marks)))
+    parser = form.parser(use, opened=opened, continued=continued)
     return None if parser is None else AnswerReader(parser, form.call_id)

@@ -66,16 +66,26 @@ class ModelText:
         return self._form
 
     def render_chat(
-        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        continues: bool = False,
     ) -> str:
         """See Text."""
-        return self._chat.render(messages, tools=tools, options=options)
+        return self._chat.render(messages, tools=tools, options=options, continues=continues)
 
     def encode_chat(
-        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        continues: bool = False,
     ) -> list[int]:
         """See Text."""
-        return self._chat.encode(messages, tools=tools, options=options)
+        return self._chat.encode(messages, tools=tools, options=options, continues=continues)
 
     def decode(self, ids: Sequence[int]) -> str:
         """See Text; control tokens are left out."""

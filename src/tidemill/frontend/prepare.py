@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -98,13 +99,14 @@ class Preparer:
         await self._check_length([text for message in request.messages for text in _texts(message)])
         size = len(request.raw) + sum(_length(message) for message in request.messages)
         if size <= _SHORT_TEXT and not options:  # options can send a template on long ways
-            return self._text.encode_chat(request.messages, options, tools)
-        return await asyncio.to_thread(self._text.encode_chat, request.messages, options, tools)
+            return self._text.encode_chat(request.messages, options, tools, continues=request.continues)
+        encode = functools.partial(self._text.encode_chat, continues=request.continues)
+        return await asyncio.to_thread(encode, request.messages, options, tools)
 
     def _opened(self, request: ChatRequest, prompt: Sequence[int]) -> bool:
         """Whether the prompt ends within reasoning."""
         form = self._text.answer_form
-        return form.opened(prompt_end(prompt, self._text, form.marks(request.tool_use)))
+        return form.opened(prompt_end(prompt, self._text, form.marks(request.tool_use)), request.continued)
 
     def _kept_to_calls(self, request: ChatRequest, sampling: SamplingOptions, *, opened: bool) -> SamplingOptions:
         """The options of an answer with tools, which a grammar keeps to what it may be."""
@@ -172,7 +174,16 @@ class Preparer:
             expected_tokens=request.expected_tokens,
             timeout=request.timeout,
             least_tokens=least_tokens(request, sampling),
+            without=self._without(request.strategies),
         )
+
+    def _without(self, strategies: Mapping[str, str]) -> tuple[str, ...]:
+        """The strategies that a request goes without."""
+        for name, value in strategies.items():
+            if value == "on" and name not in self._info.strategies:
+                field = f"strategies.{name}"
+                raise InvalidRequest(f"{field} is off at this server, and no request can turn it on", param=field)
+        return tuple(sorted(name for name, value in strategies.items() if value == "off"))
 
 
 def _check_size(request: CompletionRequest) -> None:

@@ -49,15 +49,26 @@ class Text(Protocol):
         ...
 
     def render_chat(
-        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        continues: bool = False,
     ) -> str:
         """The text of a conversation up to where the answer begins. Raises as ``encode_chat``."""
         ...
 
     def encode_chat(
-        self, messages: Sequence[Message], options: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        continues: bool = False,
     ) -> Sequence[int]:
         """Token ids of a conversation up to where the answer begins. ``tools``: as OpenAI describes functions.
+        ``continues``: it begins in the midst of the last message, the assistant's, at the end of its text.
 
         Raises TemplateRejected with the template's reason, and InvalidRequest naming messages[i] for content that
         a text model cannot take.

@@ -36,14 +36,19 @@ class TextAnswers:
                 return {"prompt": self._text.decode(self._checked(request.tokens))}
             case TemplateRequest():
                 tools = self._tools(request)
-                return {"prompt": self._text.render_chat(_some(request.messages), request.template_options, tools)}
+                text = self._text.render_chat(
+                    _some(request.messages), request.template_options, tools, continues=request.continues
+                )
+                return {"prompt": text}
 
     def _tokens(self, request: TokenizeRequest) -> dict[str, Any]:
         if isinstance(request.prompt, str):
             ids = self._text.encode(request.prompt, bare=not request.special)
         else:
             options = template_variables(request.template_options, request.reasoning, self._text.answer_form)
-            ids = self._text.encode_chat(_some(request.prompt), options, self._tools(request))
+            ids = self._text.encode_chat(
+                _some(request.prompt), options, self._tools(request), continues=request.continues
+            )
         said: dict[str, Any] = {"count": len(ids), "max_model_len": self._info.max_model_len, "tokens": list(ids)}
         if request.texts:
             said["token_strs"] = [self._text.token_text(token) for token in ids]

@@ -9,6 +9,7 @@ __all__ = [
     "CONTINUOUS_BATCHING",
     "DEADLINE_ORDER",
     "FAIR_ORDER",
+    "JUMP_AHEAD",
     "KEPT_BLOCKS",
     "LEAST_WORK_VICTIMS",
     "PACED_STEPS",
@@ -69,6 +70,20 @@ PREFIX_CACHE = register(
         why="Prompts that begin like others are computed again from their first token on.",
         when="Where prompts begin alike (a system prompt, earlier turns, several choices), else it costs little.",
         doc="strategies.md#prefix-cache",
+        per_request=True,
+    )
+)
+
+JUMP_AHEAD = register(
+    Strategy(
+        name="jump-ahead",
+        setting="SchedulerConfig.jump_ahead",
+        baseline="off",
+        metric="tidemill_engine_jumped_tokens_total",
+        why="Each token that a grammar leaves no choice about (braces, names of fields, marks of calls) takes a step.",
+        when="Always where answers have a form (a schema, tools): it costs nothing, and others are not touched by it.",
+        doc="strategies.md#jump-ahead",
+        per_request=True,
     )
 )
 

@@ -14,15 +14,27 @@ from tidemill.core.errors import InvalidRequest, UnsupportedParameter
 from tidemill.core.requests import ChatRequest, TokenizeRequest
 from tidemill.serve.anthropic_thoughts import sent_back, thinking_options
 from tidemill.serve.body import parse_object
+from tidemill.serve.fields import tell_ignored
 from tidemill.serve.schemas import Incoming, chat_request
 
-__all__ = ["count_request", "messages_request"]
+__all__ = ["ANTHROPIC_IGNORED", "count_request", "messages_request"]
 
 _SAME: Final = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream")
-_IGNORED: Final = ("metadata", "service_tier", "container", "context_management", "inference_geo")
+ANTHROPIC_IGNORED: Final = ("metadata", "service_tier", "container", "context_management", "inference_geo")
 _KNOWN: Final = frozenset(
-    (*_SAME, *_IGNORED, "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config")
+    (
+        *_SAME,
+        *ANTHROPIC_IGNORED,
+        "messages",
+        "system",
+        "stop_sequences",
+        "tools",
+        "tool_choice",
+        "thinking",
+        "output_config",
+    )
 )
+_TOLD: Final[set[str]] = set()
 _COUNTED: Final = frozenset(("model", "messages", "system", "tools", "tool_choice", "thinking"))
 
 
@@ -32,7 +44,7 @@ def messages_request(incoming: Incoming) -> ChatRequest:
     if fields.get("max_tokens") is None:
         raise InvalidRequest("max_tokens is missing", param="max_tokens")
     body = {name: fields[name] for name in _SAME if fields.get(name) is not None}
-    body["messages"] = _messages(fields)
+    body |= _conversation(fields)
     if fields.get("stop_sequences"):
         body["stop"] = fields["stop_sequences"]
     body |= _tools(fields)
@@ -48,7 +60,7 @@ def messages_request(incoming: Incoming) -> ChatRequest:
 def count_request(incoming: Incoming) -> TokenizeRequest:
     """A body of /v1/messages/count_tokens; raises InvalidRequest or one of its kinds."""
     fields = _fields(incoming, _COUNTED)
-    body = {"messages": _messages(fields), **_tools(fields)}
+    body = {**_conversation(fields), **_tools(fields)}
     if fields.get("model") is not None:
         body["model"] = fields["model"]
     chat = chat_request(replace(incoming, raw=json.dumps(body).encode()))
@@ -56,6 +68,7 @@ def count_request(incoming: Incoming) -> TokenizeRequest:
         model=chat.model,
         prompt=chat.messages,
         template_options=chat.template_options,
+        continues=chat.continues,
         tool_use=chat.tool_use,
         reasoning=thinking_options(fields.get("thinking"), max_tokens=None),
         request_id=incoming.request_id,
@@ -66,9 +79,28 @@ def count_request(incoming: Incoming) -> TokenizeRequest:
 def _fields(incoming: Incoming, known: frozenset[str]) -> Mapping[str, Any]:
     fields, _ = parse_object(incoming.raw)
     for name, value in fields.items():
-        if name not in known and value is not None:
+        if value is None:
+            continue
+        if name in ANTHROPIC_IGNORED:
+            tell_ignored(name, _TOLD)
+        elif name not in known:
             raise InvalidRequest(f"there is no field {name[:64]!r} in this API", param=name[:64])
     return fields
+
+
+def _conversation(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The messages. A last one of the assistant is the beginning of the answer; an empty one says nothing."""
+    messages = _messages(fields)
+    last, place = messages[-1] if messages else {}, f"messages[{len(fields['messages']) - 1}].content"
+    if last.get("role") != "assistant":
+        return {"messages": messages}
+    if "tool_calls" in last:
+        raise InvalidRequest(f"{place}: tool_use blocks have their results in a message behind them", param=place)
+    if not last["content"]:
+        return {"messages": messages[:-1]}
+    if last["content"][-1].isspace():
+        raise InvalidRequest(f"{place} must not end with white space, where the answer goes on with it", param=place)
+    return {"messages": messages, "continue_final_message": True}
 
 
 def _messages(fields: Mapping[str, Any]) -> list[dict[str, Any]]:

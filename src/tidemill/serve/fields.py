@@ -10,7 +10,7 @@ from typing import Any, Final
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
 from tidemill.core.field_path import field_path
 
-__all__ = ["IGNORED", "NOT_BUILT", "FieldFilter"]
+__all__ = ["IGNORED", "NOT_BUILT", "FieldFilter", "tell_ignored"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,12 +28,10 @@ IGNORED: Final = frozenset(
 """Fields that ask for nothing which could change the answer."""
 
 NOT_BUILT: Final[Mapping[str, tuple[Any, ...]]] = {
-    "add_generation_prompt": (True,),
     "add_special_tokens": (),
     "audio": (),
     "best_of": (),
     "chat_template": (),
-    "continue_final_message": (False,),
     "documents": ([],),
     "dynatemp_range": (0,),
     "function_call": ("none", "auto"),
@@ -109,9 +107,14 @@ class FieldFilter:
             raise UnsupportedParameter(f"{name} {why}", param=name)
 
     def _log_once(self, name: str) -> None:
-        if name not in self._logged:
-            self._logged.add(name)
-            _log.warning("the request field %s is ignored: it has no effect here", name)
+        tell_ignored(name, self._logged)
+
+
+def tell_ignored(name: str, told: set[str]) -> None:
+    """Log that a field is ignored, unless it has been told."""
+    if name not in told:
+        told.add(name)
+        _log.warning("the request field %s is ignored: it has no effect here", name)
 
 
 def _same(value: Any, neutral: Any) -> bool:

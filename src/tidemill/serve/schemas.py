@@ -22,8 +22,10 @@ from tidemill.serve.body import parse_object
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.reasoning_body import ReasoningBody
 from tidemill.serve.sampling_body import SamplingBody, limit_within, logprobs_within
+from tidemill.serve.strategy_choice import strategy_choice
 from tidemill.serve.structured import GRAMMAR_FIELDS, grammar_of
 from tidemill.serve.tools import tool_use
+from tidemill.serve.turn_fields import TurnFields
 from tidemill.serve.values import shown
 
 __all__ = [
@@ -71,6 +73,7 @@ class _Body(SamplingBody):
     """Fields that both routes have. None is absent."""
 
     stream_options: _StreamOptions | None = None
+    strategies: Any = Field(default_factory=dict)
     n: int = 1
     best_of: int | None = None
     max_tokens: int | None = None
@@ -139,11 +142,10 @@ class _Body(SamplingBody):
             raise UnsupportedParameter("best_of other than n is not built", param="best_of")
 
 
-class _ChatBody(_Body, ReasoningBody):
+class _ChatBody(TurnFields, _Body, ReasoningBody):
     messages: list[dict[str, Any]]
     logprobs: bool = False
     top_logprobs: int | None = None
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     tools: Any = None
     tool_choice: Any = None
     parallel_tool_calls: bool = True
@@ -201,9 +203,11 @@ def chat_request(incoming: Incoming) -> ChatRequest:
         weight=incoming.weight,
         priority=fields.priority,
         expected_tokens=fields.expected_output_tokens,
+        strategies=strategy_choice(fields.strategies),
         raw=incoming.raw,
         messages=tuple(fields.messages),
-        template_options=fields.chat_template_kwargs,
+        template_options=fields.template_options(),
+        continues=fields.continue_final_message,
         tool_use=fields.tool_use(),
         reasoning=fields.reasoning(),
     )
@@ -237,6 +241,7 @@ def completion_request(incoming: Incoming) -> CompletionRequest:
         weight=incoming.weight,
         priority=fields.priority,
         expected_tokens=fields.expected_output_tokens,
+        strategies=strategy_choice(fields.strategies),
         raw=incoming.raw,
         prompts=fields.prompt,
         echo=fields.echo,

@@ -11,6 +11,7 @@ from tidemill.core.requests import DetokenizeRequest, TemplateRequest, TokenizeR
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.schemas import Incoming, parsed
 from tidemill.serve.tools import tool_use
+from tidemill.serve.turn_fields import TurnFields
 
 __all__ = ["detokenize_request", "template_request", "tokenize_request"]
 
@@ -23,12 +24,11 @@ class _Body(BaseModel):
     model: str | None = None
 
 
-class _TokenizeBody(_Body):
+class _TokenizeBody(TurnFields, _Body):
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
-    chat_template_kwargs: dict[str, Any] = {}
     tools: Any = None
 
 
@@ -36,9 +36,8 @@ class _DetokenizeBody(_Body):
     tokens: list[int]
 
 
-class _TemplateBody(_Body):
+class _TemplateBody(TurnFields, _Body):
     messages: list[dict[str, Any]]
-    chat_template_kwargs: dict[str, Any] = {}
     tools: Any = None
 
 
@@ -56,7 +55,8 @@ def tokenize_request(incoming: Incoming) -> TokenizeRequest:
         model=incoming.default_model if fields.model is None else fields.model,
         prompt=fields.prompt if fields.messages is None else tuple(fields.messages),  # type: ignore[arg-type]
         special=fields.add_special_tokens,
-        template_options=fields.chat_template_kwargs,
+        template_options=fields.template_options(),
+        continues=fields.continue_final_message,
         tool_use=tool_use(fields.tools, None, parallel=True),
         texts=fields.return_token_strs,
         request_id=incoming.request_id,
@@ -81,7 +81,8 @@ def template_request(incoming: Incoming) -> TemplateRequest:
     return TemplateRequest(
         model=incoming.default_model if fields.model is None else fields.model,
         messages=tuple(fields.messages),
-        template_options=fields.chat_template_kwargs,
+        template_options=fields.template_options(),
+        continues=fields.continue_final_message,
         tool_use=tool_use(fields.tools, None, parallel=True),
         request_id=incoming.request_id,
         raw=incoming.raw,

@@ -8,6 +8,7 @@ from typing import Any
 from tidemill.core.errors import TemplateRejected
 from tidemill.core.requests import Message
 from tidemill.text.chat_template import ChatTemplate
+from tidemill.text.continuation import cut_at_tag, tagged
 from tidemill.text.messages import normalise_messages
 from tidemill.text.source import TextSource
 from tidemill.text.special_marks import SpecialMarker
@@ -49,14 +50,15 @@ class ChatEncoder:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        continues: bool = False,
     ) -> list[int]:
-        """Ids of the prompt up to where the answer begins.
+        """Ids of the prompt up to where the answer begins: behind the last message, or (``continues``) its text.
 
         Control tokens in the callers' strings (messages, tools, options) are encoded as ordinary text.
         Raises InvalidRequest for malformed messages or a model without template, TemplateRejected as ``render`` does.
         """
         values, marks = self._marker.protect(normalise_messages(messages), list(tools or []), dict(options or {}))
-        text = self._rendered(values[0], tools=values[1], options=values[2])
+        text = self._rendered(values[0], tools=values[1], options=values[2], continues=continues)
         return self._tokenizer.encode_markup(text, marks=marks)
 
     def render(
@@ -65,14 +67,31 @@ class ChatEncoder:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        continues: bool = False,
     ) -> str:
         """The text that ``encode`` makes ids of; control tokens in the callers' strings look like others in it.
 
         Raises what ``encode`` raises.
         """
-        return self._rendered(normalise_messages(messages), tools=list(tools or []), options=dict(options or {}))
+        return self._rendered(
+            normalise_messages(messages), tools=list(tools or []), options=dict(options or {}), continues=continues
+        )
 
     def _rendered(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[Mapping[str, Any]],
+        options: dict[str, Any],
+        continues: bool,
+    ) -> str:
+        if not continues:
+            return self._accepted(messages, tools=tools, options=options)
+        messages, tag = tagged(messages)
+        without = {**options, "add_generation_prompt": False}
+        return cut_at_tag(self._accepted(messages, tools=tools, options=without), tag)
+
+    def _accepted(
         self, messages: list[dict[str, Any]], *, tools: list[Mapping[str, Any]], options: dict[str, Any]
     ) -> str:
         try:

@@ -70,6 +70,7 @@ def test_all_together_is_everything_on_against_every_twin() -> None:
             chunked_prefill=False,
             kv_reservation="contiguous",
             prefix_cache="off",
+            jump_ahead="off",
             preempted_blocks="drop",
         ),
     )

@@ -180,6 +180,14 @@ def test_calls_of_llama3_may_have_the_tag_and_semicolons():
     assert takes(start(tagged), BEGIN, "search(1)")
 
 
+@pytest.mark.parametrize("name", ["llama3", "pythonic"])
+def test_a_hidden_control_token_before_a_call_changes_nothing(name):
+    right, before, wrong = WRITTEN.get(name, JSON)
+    assert takes(start(form_of(name)), BEGIN, opening(name), right, FORMATS[name][3])
+    assert not takes(start(form_of(name)), BEGIN, opening(name), before, wrong)
+    assert takes(start(form_of(name)), BEGIN, "So: ", opening(name), before, wrong)
+
+
 def test_lists_of_python_may_have_several_calls():
     state = start(form_of("pythonic"))
     assert takes(state, "[tide(n=1, unit='m'), tide_now(), tide(n=2, unit=\"ft\", days=[1])]")
@@ -204,7 +212,7 @@ def test_marks_within_a_thought_open_nothing(name, opened):
     right, before, wrong = WRITTEN.get(name, JSON)
     thought = ("" if opened else "\n<think>") + f"Shall I say {opening(name)} or not"
     state = start(form, opened=opened)
-    assert takes(state, thought)
+    assert takes(state, thought, BEGIN, " so")
     assert ends(state)
     assert takes(state, BEGIN, f" {opening(name)}?</think>\n\n", opening(name), right, FORMATS[name][3])
     assert ends(state)

@@ -206,9 +206,13 @@ class AnswerForm:
         calls = self._format.marks if self._format and (use.tools or self._name == "harmony") else ()
         return calls + ((self._thinking.open, self._thinking.close) if self._thinking else ())
 
-    def opened(self, prompt_end: str) -> bool:
-        """Whether a prompt ends within reasoning. ``prompt_end``: its last characters, the marks shown."""
-        return self._thinking is not None and prompt_end.rstrip().endswith(self._thinking.open)
+    def opened(self, prompt_end: str, continued: str = "") -> bool:
+        """Whether a prompt ends within reasoning. ``prompt_end``: its last characters, the marks shown; ``continued``:
+        the text of the message that the answer goes on with."""
+        if self._thinking is None:
+            return False
+        last_open, last_close = continued.rfind(self._thinking.open), continued.rfind(self._thinking.close)
+        return last_open > last_close or prompt_end.rstrip().endswith(self._thinking.open)
 
     def budget(self, tokens: int, *, opened: bool) -> ReasoningBudget | None:
         """What keeps reasoning to so many tokens; None where its marks are not one token each."""
@@ -219,13 +223,14 @@ class AnswerForm:
             return None
         return ReasoningBudget(tokens=tokens, open=begin, close=end, opened=opened)
 
-    def parser(self, use: ToolUse, *, opened: bool) -> AnswerParser | None:
-        """A parser of one answer; None: all of it is content. ``opened``: the prompt ends within reasoning."""
+    def parser(self, use: ToolUse, *, opened: bool, continued: bool = False) -> AnswerParser | None:
+        """A parser of one answer; None: all of it is content. ``opened``: the prompt ends within reasoning;
+        ``continued``: the answer goes on with the text of a message."""
         calls = bool(use.tools) and self._format is not None
         if not calls and self._thinking is None and self._name != "harmony":
             return None
         feed = Feed(trims=bool(use.tools) or self._name == "harmony", most_calls=None if use.parallel else 1)
-        return AnswerParser(feed, self._steps(feed, use, opened=opened))
+        return AnswerParser(feed, self._steps(feed, use, opened=opened, continued=continued))
 
     def grammar(self, use: ToolUse, *, opened: bool, answer: Grammar | None = None) -> Grammar | None:
         """What keeps an answer with tools to what it may be; None: nothing. ``answer``: what it has to be where it
@@ -279,12 +284,12 @@ class AnswerForm:
     def _gemma_marks(self) -> gemma.GemmaMarks:
         return next((marks for marks in gemma.MARKS if marks.open in self._template), gemma.MARKS[0])
 
-    def _steps(self, feed: Feed, use: ToolUse, *, opened: bool) -> Steps[None]:
+    def _steps(self, feed: Feed, use: ToolUse, *, opened: bool, continued: bool) -> Steps[None]:
         if self._name == "harmony":
             yield from harmony.harmony(feed, calls=bool(use.tools))
             return
         if self._thinking is not None:
-            yield from reasoning(feed, self._thinking, opened=opened)
+            yield from reasoning(feed, self._thinking, opened=opened, amid=opened and continued)
         if self._format is None or not use.tools:
             yield from feed.rest()
         elif use.choice == "required" and self._format.syntax is None:

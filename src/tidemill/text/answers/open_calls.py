@@ -168,7 +168,9 @@ def _at_the_beginning(
         tagged = f"(LEAD <[{token}]>)? "
     call = f"{tagged}({' | '.join(calls)})"
     behind = "main" if again else write.rule("behind", f"TEXT ({CONTROL} TEXT)*")
-    return frame.starts(write.rule("main", f"{tagged}CLEAN ({CONTROL} CLEAN)*", f"{call} {behind}"))
+    # Text ends where a call has begun, for its terminal is lazy; behind a control token, CLEAN says so as well.
+    text = f"{tagged}TEXT ({CONTROL} CLEAN)*"
+    return frame.starts(write.rule("main", text, f"{call} {behind}", f"{CONTROL} main"))
 
 
 def open_grammar(

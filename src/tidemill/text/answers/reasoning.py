@@ -30,16 +30,18 @@ THINKING: Final = (
 """DeepSeek-R1, Qwen 3 and most others; Magistral; Seed-OSS."""
 
 
-def reasoning(feed: Feed, marks: Thinking, *, opened: bool) -> Steps[None]:
-    """Read the reasoning, if there is some. ``opened``: the prompt ends within it."""
-    feed.hold()
-    yield from feed.space()
-    found = yield from feed.reads(marks.open)
-    if found is None and not opened:
-        feed.give_back()
-        return
-    feed.forget()
-    yield from feed.space()
+def reasoning(feed: Feed, marks: Thinking, *, opened: bool, amid: bool = False) -> Steps[None]:
+    """Read the reasoning, if there is some. ``opened``: the prompt ends within it; ``amid``: in the midst of a thought,
+    so that white space counts from the beginning."""
+    if not amid:
+        feed.hold()
+        yield from feed.space()
+        found = yield from feed.reads(marks.open)
+        if found is None and not opened:
+            feed.give_back()
+            return
+        feed.forget()
+        yield from feed.space()
     mark = yield from feed.until(Marks(marks.close), feed.reasoning)
     feed.end_reasoning()
     if mark is not None:
