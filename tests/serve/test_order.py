@@ -9,6 +9,8 @@ from tidemill.core.config import ServerConfig
 from tidemill.core.errors import DeadlineUnreachable
 from tidemill.serve.access.key_file import KeyFile, new_key
 
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
 
 @pytest.mark.parametrize("route", ["chat", "complete"])
 @pytest.mark.parametrize(
@@ -70,10 +72,14 @@ async def test_the_tenant_and_its_weight_are_the_keys_and_nothing_that_a_body_sa
     async with http(list(b"ok"), order=("fair",), config=ServerConfig(keys_file=str(path))) as served:
         served.client.headers["Authorization"] = f"Bearer {key}"
         assert (await served.chat(user="somebody else")).status_code == 200
-        (request,) = served.engine.requests
+        assert (await served.complete()).status_code == 200
+        for route, body in (("responses", {"input": "Hi"}), ("messages", {"max_tokens": 5, "messages": MESSAGES})):
+            answer = await served.client.post(f"/v1/{route}", json={"model": "toy", **body})
+            assert answer.status_code == 200, answer.text
+        assert len(served.engine.requests) == 4
         for field in ("tenant", "weight"):
             assert (await served.chat(**{field: "x"})).json()["error"]["param"] == field
-    assert (request.tenant, request.weight) == ("tenant:lab", 2.5)
+    assert {(one.tenant, one.weight) for one in served.engine.requests} == {("tenant:lab", 2.5)}
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ from tidemill.scheduling.lengths import AnswerLengths
 from tidemill.scheduling.order import Order
 from tidemill.scheduling.pace import Pace
 from tidemill.scheduling.padding import Padding
+from tidemill.scheduling.places import Places
 from tidemill.scheduling.planner import Planner
 from tidemill.scheduling.prefix import CacheCounts, PrefixSharing
 from tidemill.scheduling.queue import WaitingQueue
@@ -115,6 +116,7 @@ class Scheduler:
         self._order = Order(config.order, config.order_patience, known)
         self._victims = Victims(space, config.victim, by_priority=self._order.counts("priority"))
         self._pace = Pace(config)
+        self._places = Places(space, self._reservation, self._victims, self._pace, size=self._batching.size)
         self._queue = WaitingQueue()
         self._running: dict[SequenceId, SequenceCounters] = {}  # the most senior one first
         self._in_flight: dict[SequenceId, Share] = {}
@@ -153,7 +155,7 @@ class Scheduler:
         counts = self._counts
         counts.overtakes, counts.longest_overtake = self._order.num_overtakes, self._order.longest_overtake
         counts.service_spread = self._service.spread
-        counts.most_running = self._pace.most_running(self._batching.size)
+        counts.most_running = self._places.most_running
         return counts
 
     @property
@@ -388,12 +390,12 @@ class Scheduler:
 
     def _let_in(self, planner: Planner, sequence: SequenceCounters) -> bool:
         """Let one that waits begin; False if it has to wait."""
-        if sequence in planner.preempted or (self._full and not self._order.takes_places):
+        if sequence in planner.preempted or (self._places.full(self._running) and not self._order.takes_places):
             return False
         self._prefix.adopt(sequence)  # held from here on, so that nothing else takes it
         needed = self._reservation.at_admission(sequence)
         served = self._batching.whole or self._chunk(planner, sequence) > 0
-        if not served or not (self._fits(planner, needed) or self._make_way(planner, sequence, needed)):
+        if not served or not self._has_place(planner, sequence, needed):
             self._prefix.put_back(sequence)
             return False
         self._admit(sequence, needed)
@@ -401,38 +403,17 @@ class Scheduler:
         self._plan_prompt(planner, sequence)
         return True
 
-    @property
-    def _full(self) -> bool:
-        return len(self._running) >= self._pace.most_running(self._batching.size)
-
-    def _fits(self, planner: Planner, needed: tuple[int, ...]) -> bool:
-        """True if a newcomer gets a slot, and so many blocks besides what the others need."""
-        if self._full:
-            return False
-        promised = self._reservation.promised(self._running.values(), planner.newcomers)
-        return self._space.fits(p + n for p, n in zip(promised, needed, strict=True))
-
-    def _make_way(self, planner: Planner, newcomer: SequenceCounters, needed: tuple[int, ...]) -> bool:
-        """Take the places of as many running sequences as a better priority needs and may; of none if all would not
-        do."""
+    def _has_place(self, planner: Planner, newcomer: SequenceCounters, needed: tuple[int, ...]) -> bool:
+        """True if there is a place, or one was made where better priorities take those of worse ones."""
+        if self._places.fit(self._running, planner.newcomers, needed):
+            return True
         if not self._order.takes_places:
             return False
-        staying = dict(self._running)
-        freed = (0,) * len(needed)
-        victims: list[SequenceCounters] = []
-        for one in self._victims.of_newcomer(newcomer, self._running.values()):
-            if one.id in self._in_flight:
-                continue
-            victims.append(staying.pop(one.id))
-            freed = tuple(f + r for f, r in zip(freed, self._space.released(one.tables), strict=True))
-            promised = self._reservation.promised(staying.values(), planner.newcomers)
-            lacking = (p + n - f for p, n, f in zip(promised, needed, freed, strict=True))
-            if len(staying) < self._pace.most_running(self._batching.size) and self._space.fits(lacking):
-                for victim in victims:
-                    self._preempt(planner, victim)
-                self._counts.places_taken += len(victims)
-                return True
-        return False
+        victims = self._places.taken_from(newcomer, needed, self._running, planner.newcomers, self._in_flight)
+        for victim in victims:
+            self._preempt(planner, victim)
+        self._counts.places_taken += len(victims)
+        return bool(victims)
 
     def _members(self, *, caught_up: bool) -> Iterator[SequenceCounters]:
         """Running sequences of one kind that are in no step, the most senior one first, those still running when their

@@ -113,6 +113,7 @@ def responses_request(incoming: Incoming) -> tuple[ChatRequest, ResponsesBody]:
         limit_field="max_output_tokens",
         user=body.user,
         tenant=incoming.tenant,
+        weight=incoming.weight,
         account=incoming.account,
         timeout=body.timeout,
         cache_salt=body.cache_salt,
