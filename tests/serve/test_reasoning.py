@@ -25,7 +25,7 @@ OPEN, CLOSE = 258, 259
 def options_seen(served):
     seen = []
     encode = served.text.encode_chat
-    served.text.encode_chat = lambda messages, options, tools: (
+    served.text.encode_chat = lambda messages, options, tools, **_: (
         seen.append(dict(options)),
         encode(messages, options, tools),
     )[1]
@@ -51,7 +51,7 @@ async def test_a_budget_reaches_the_engine(http, route, fields, tokens, opened):
     text = toy_with_marks()
     if opened:
         encode = text.encode_chat
-        text.encode_chat = lambda *asked: [*encode(*asked), OPEN]
+        text.encode_chat = lambda *asked, **more: [*encode(*asked, **more), OPEN]
     async with http(list(b"ok"), text=text) as served:
         answer = await served.client.post(route, json={**BODIES[route], **fields})
     assert answer.status_code == 200, answer.text
@@ -170,7 +170,10 @@ async def test_thoughts_are_signed_and_sent_back(serve):
     ):
         seen = []
         encode = served.text.encode_chat
-        served.text.encode_chat = lambda messages, *rest: (seen.append(messages), encode(messages, *rest))[1]
+        served.text.encode_chat = lambda messages, *rest, **more: (
+            seen.append(messages),
+            encode(messages, *rest, **more),
+        )[1]
         for stream in (False, True):
             asked = {
                 "model": "toy",

@@ -193,7 +193,10 @@ async def test_two_rounds_with_a_tool_keep_what_the_model_thought(serve):
     ):
         seen = []
         encode = served.text.encode_chat
-        served.text.encode_chat = lambda messages, *rest: (seen.append(messages), encode(messages, *rest))[1]
+        served.text.encode_chat = lambda messages, *rest, **more: (
+            seen.append(messages),
+            encode(messages, *rest, **more),
+        )[1]
         said = [{"role": "user", "content": "Hi"}]
         first = await client.responses.create(model="toy", input=said, tools=[TIDE])
         asked = next(item for item in first.output if item.type == "function_call")
@@ -289,7 +292,10 @@ async def test_packed_reasoning_alone_is_enough_to_send_back(serve):
         assert events[-1].response.output[0].encrypted_content == packed
         seen = []
         encode = served.text.encode_chat
-        served.text.encode_chat = lambda messages, *rest: (seen.append(messages), encode(messages, *rest))[1]
+        served.text.encode_chat = lambda messages, *rest, **more: (
+            seen.append(messages),
+            encode(messages, *rest, **more),
+        )[1]
         item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": packed}
         said = [{"role": "user", "content": "Hi"}, item, {"role": "assistant", "content": "a"}]
         await client.responses.create(model="toy", input=said)
