@@ -9,6 +9,7 @@ time in which it answers all of them when they come at once.
 
     shortest   a bursty trace at 85 % load, first come first served and shortest first with true lengths
     tenants    a tenant with a quarter of the highest rate, beside one with as much and then with ten times as much
+    prefix     twelve system prompts, with memory for a few of them: tokens of prompts that the cache had
     pace       requests within ttft:p99<2s and itl:p95<100ms, with steps of fixed budgets and with paced ones
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
@@ -26,7 +28,7 @@ from tidemill.bench.figures.latencies import samples
 from tidemill.bench.figures.percentiles import Pool
 from tidemill.bench.figures.slo import parse_slo
 from tidemill.bench.load.prompts import IdPrompts
-from tidemill.bench.load.request import LoadRequest
+from tidemill.bench.load.request import LoadRequest, Prompt
 from tidemill.bench.load.run import Run
 from tidemill.bench.simulation.simulated_run import simulate
 from tidemill.bench.traces.model import load_model
@@ -34,7 +36,7 @@ from tidemill.bench.traces.synth import synthesised
 from tidemill.core.config import SchedulerConfig
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 
-__all__ = ["Bench", "Figures", "pace", "shortest", "step_seconds", "tenants"]
+__all__ = ["Bench", "Figures", "pace", "prefixes", "shortest", "step_seconds", "tenants"]
 
 BURSTY: Final = "burstgpt-conv"
 STEADY: Final = "azure-conv-2023"
@@ -143,6 +145,25 @@ def tenants(requests: int, seed: int, order: str) -> dict[int, Figures]:
     return found
 
 
+def prefixes(requests: int, seed: int, patience: float) -> dict[str, float]:
+    """By order, the share of prompt tokens that came from the cache; requests of twelve groups that begin alike come
+    faster than they can be served, in no order."""
+    numbers = random.Random(seed)
+    beginnings = [[numbers.randrange(1000, 30000) for _ in range(256)] for _ in range(12)]
+    load = []
+    for index in range(requests):
+        ids = [*numbers.choice(beginnings), *(numbers.randrange(1000, 30000) for _ in range(32))]
+        prompt = Prompt(ids=array("i", ids), tokens=len(ids))
+        load.append(LoadRequest(index=index, prompt=prompt, max_tokens=16, due=0.02 * index))
+    found = {}
+    for order in ("fcfs", "prefix"):
+        config = SchedulerConfig(max_step_tokens=128, max_waiting=10**6, order=order, order_patience=patience)
+        space = KvSpace([KvGroupSpace(num_blocks=96, block_size=16)])
+        records = simulate(load, None, config=config, space=space, step_seconds=step_seconds).records
+        found[order] = sum(one.cached_tokens or 0 for one in records) / sum(one.prompt.tokens for one in load)
+    return found
+
+
 def pace(requests: int, seed: int, rate: float) -> dict[str, Figures]:
     """Fixed budgets, and one that follows from a target of 80 ms between tokens."""
     bench = Bench(trace=STEADY, requests=requests, seed=seed)
@@ -176,6 +197,8 @@ def _main() -> None:
         found[f"tenants, {order}"] = tenants(asked.requests, asked.seed, order)
     for rate in (4.0, 5.0):
         found[f"pace, {rate:g} requests/s"] = pace(asked.requests // 2, asked.seed, rate)
+    shares = prefixes(asked.requests, asked.seed, 30.0)
+    print("prefix          " + "  ".join(f"{order} {share:.1%} cached" for order, share in shares.items()))
     for name, rows in found.items():
         print(name)
         for row, figures in rows.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.order_bench import Bench, pace, shortest, tenants
+from benchmarks.order_bench import Bench, pace, prefixes, shortest, tenants
 from tidemill.bench.load.record import RequestRecord
 
 
@@ -51,6 +51,13 @@ def test_a_tenant_that_sends_ten_times_as_much_waits_for_itself():
     assert after.ttft_p99 < 1.5 * before.ttft_p99
     before, after = tenants(200, 0, "fcfs").values()
     assert after.ttft_p99 > 10 * before.ttft_p99
+
+
+def test_prefix_order_finds_more_in_the_cache_the_more_it_may_overtake():
+    bounded, free = prefixes(200, 0, 0.3), prefixes(200, 0, 30.0)
+    assert bounded["fcfs"] == free["fcfs"]
+    assert free["prefix"] > bounded["prefix"] > bounded["fcfs"]
+    assert free["prefix"] > 1.5 * free["fcfs"]
 
 
 def test_paced_steps_keep_the_target_and_serve_as_many_in_time_as_the_best_fixed_budget():
