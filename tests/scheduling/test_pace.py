@@ -87,8 +87,13 @@ def test_the_share_of_prompts_is_bounded() -> None:
     assert run(60, answers=10, target=0.1, share=0.25)[-1].num_tokens == pytest.approx(10 + 25, abs=1)
 
 
-def test_a_target_that_cannot_be_kept_leaves_a_few_tokens_to_prompts() -> None:
-    assert run(5, answers=10, target=0.01)[-1].num_tokens == 10 + 8
+def test_where_the_answers_leave_nothing_prompts_get_a_few_tokens_all_the_same() -> None:
+    assert run(60, answers=10, target=0.0235)[-1].num_tokens == 10 + 8  # answers alone take 0.021
+
+
+def test_a_target_out_of_reach_gives_prompts_as_much_time_as_answers() -> None:
+    assert run(60, answers=10, target=0.01)[-1].num_tokens == pytest.approx(10 + 21, abs=1)
+    assert run(60, answers=10, target=0.01, share=0.5)[-1].num_tokens == pytest.approx(10 + 10, abs=1)
 
 
 def test_without_answers_or_without_a_target_a_step_has_all_tokens() -> None:

@@ -7,7 +7,8 @@ steps of prompts alone. A step that answers go on in may then take
     tokens of answers + as many of prompts as fit  min(target - answers alone, share x target)
 
 seconds, and so many sequences may run as go on together within the target. A step of prompts alone holds up nobody and
-has all of ``max_step_tokens``. A few tokens of prompts go into every step, whatever it takes, so that prompts end.
+has all of ``max_step_tokens``. A few tokens of prompts go into every step, whatever it takes, so that prompts end. Where
+even a step of few answers is longer than the target, prompts get as much time as the answers, times the share.
 """
 
 from __future__ import annotations
@@ -140,17 +141,23 @@ class Pace:
             return most
         target = self._config.itl_target
         alone = self._answers.seconds(answers) or 0.0
-        spare = min(target - alone, self._config.prefill_share * target)
+        share = self._config.prefill_share
+        spare = share * alone if self._out_of_reach else min(target - alone, share * target)
         prompts = self._added.within(max(spare, 0.0), most)
         return min(most, answers + (_UNKNOWN if prompts is None else max(prompts, _FLOOR)))
 
     def most_running(self, most: int) -> int:
         """Sequences that may run, at least one and at most ``most``; all where even a step of few answers is longer
         than the target: fewer would not make it good."""
-        if not self.on or self._answers.shortest > self._config.itl_target:
+        if not self.on or self._out_of_reach:
             return most
         found = self._answers.within(self._config.itl_target, most)
         return most if found is None else max(found, 1)
+
+    @property
+    def _out_of_reach(self) -> bool:
+        """True if even the shortest step of answers alone takes longer than the target."""
+        return self._answers.shortest > self._config.itl_target
 
     def observe(self, schedule: Schedule, seconds: float) -> None:
         """A step has taken so long."""
