@@ -7,8 +7,8 @@ steps of prompts alone. A step that answers go on in may then take
     tokens of answers + as many of prompts as fit  min(target - answers alone, share x target)
 
 seconds, and so many sequences may run as go on together within the target. A step of prompts alone holds up nobody and
-has all of ``max_step_tokens``. A few tokens of prompts go into every step, whatever it takes, so that prompts end. Where
-even a step of few answers is longer than the target, prompts get as much time as the answers, times the share.
+has all of ``max_step_tokens``. A few tokens of prompts go into every step, whatever it takes, so that prompts end.
+Where even a step of few answers is longer than the target, prompts get as much time as the answers, times the share.
 """
 
 from __future__ import annotations
