@@ -237,7 +237,11 @@ class Driver:
                 assert running[0].id in in_step, "the oldest running sequence does not move"
         elif running:
             assert counts, "nobody of the batch moves"
-            generating = {share.sequence.caught_up and share.sequence.id not in waited for share in schedule.shares}
+            # The last token of a prompt, the others having come from the cache, is still read and not generated.
+            generating = {
+                one.caught_up and one.num_output > 0 and not one.num_preemptions and one.id not in waited
+                for one in (share.sequence for share in schedule.shares)
+            }
             assert generating != {True, False}, "an answer goes on before all prompts have been read"
             assert not (True in generating and any(row.num_outputs == 0 for row in schedule.padding))
         if self.config.policy != "static":
