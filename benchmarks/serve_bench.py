@@ -26,12 +26,16 @@ LENGTHS = {"--prompt-tokens": "64", "--output-tokens": "64"}
 """Where the command line says nothing else."""
 
 
+def default_model() -> str:
+    """Path of the default model."""
+    finder = Path(__file__).parent.parent / "scripts" / "default_model.py"
+    return subprocess.run([sys.executable, finder], check=True, capture_output=True, text=True).stdout.strip()
+
+
 @contextmanager
 def default_server(options: str) -> Iterator[str]:
     """A server with the default model and these options on a free port; its base URL. It ends with the block."""
-    finder = Path(__file__).parent.parent / "scripts" / "default_model.py"
-    model = subprocess.run([sys.executable, finder], check=True, capture_output=True, text=True).stdout.strip()
-    command = [*TIDEMILL, "serve", model, "--port", "0", "--name", "default", *shlex.split(options)]
+    command = [*TIDEMILL, "serve", default_model(), "--port", "0", "--name", "default", *shlex.split(options)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield _wait_for_address(process)

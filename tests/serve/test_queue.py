@@ -62,19 +62,36 @@ def test_of_a_new_engine_process_nothing_is_known_until_it_has_ended_something()
     assert queue.predicted() == 0
     clock.advance(8)
     engine.set(4, 10, 1)
-    assert queue.predicted() == pytest.approx(10 * 8)  # 4 ran for 8 s, and one ended
+    assert queue.predicted() == pytest.approx(10 * 8)  # one ended in 8 s
 
 
-def test_how_long_choices_run_is_known_from_times_without_a_queue():
+def test_the_rate_of_times_without_a_queue_counts_until_there_is_one_of_times_with():
     engine, clock = Engine(), ManualClock()
     queue = Queue(lambda: engine.now, clock, max_wait=0)
     with queue.place(4):
-        for second in range(4):  # one at a time, two seconds each
+        for second in range(20):  # one at a time, two seconds each
             engine.set(1, 0, second // 2)
             queue.predicted()
             clock.advance(1)
-        engine.set(4, 6, 2)  # and now four at a time
-        assert queue.predicted() == pytest.approx(6 * 2 / 4)
+        for second in range(4):  # and now eight at a time, three seconds each: two per second
+            engine.set(8, 6, 10 + 2 * second)
+            assert queue.predicted() == pytest.approx(6 * (20 + second) / (10 + 2 * second))
+            clock.advance(1)
+        engine.set(8, 6, 18)
+        assert queue.predicted() == pytest.approx(6 / 2)
+
+
+def test_more_that_run_at_once_end_no_sooner():
+    """A burst: 64 begin where 16 ran, and none of them has ended yet. The rate is what it was, not four times that."""
+    engine, clock = Engine(), ManualClock()
+    queue = Queue(lambda: engine.now, clock, max_wait=0)
+    with queue.place(16):
+        for second in range(11):
+            engine.set(16, 0, 40 * second)
+            queue.predicted()
+            clock.advance(1 if second < 10 else 0)
+        engine.set(64, 200, 400)
+        assert queue.predicted() == pytest.approx(200 / 40)
 
 
 def test_idle_time_is_no_running_time():

@@ -46,7 +46,9 @@ class Stream:
         """Queue a delta under the caller's id; one of a choice that has ended is dropped."""
         if delta.choice not in self._open:
             return
-        self._queue.put_nowait(replace(delta, request_id=self._caller_id))
+        # Nobody else has this delta, and a copy of each would cost as much as the way to here.
+        object.__setattr__(delta, "request_id", self._caller_id)
+        self._queue.put_nowait(delta)
         if delta.finish_reason is not None:
             self._end(delta.choice)
 

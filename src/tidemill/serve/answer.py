@@ -2,6 +2,7 @@
 
 work      backend.open -> events -> send          the answer itself
 hang-up   receive() says http.disconnect          cancels the work, streamed or not
+patience  an event is not taken for too long      cancels the work; the caller is taken to be gone
 deadline  the caller's time is over               cancels the work; the caller gets an error
 cutoff    the drain's time is over                cancels the work; the caller gets an error
 """
@@ -60,6 +61,7 @@ class Answer:
         self._queue = queue
         self._deadline = deadline
         self._stall_seconds = stall_seconds
+        self._patience = _Patience(stall_seconds)
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,12 +89,13 @@ class Answer:
         work = asyncio.create_task(self._work(send))
         hang_up = asyncio.create_task(_hang_up(receive))
         cutoff = asyncio.create_task(self._drain.cutoff.wait())
+        patience = asyncio.create_task(self._patience.over())
         try:
-            ends = (work, hang_up, cutoff)
+            ends = (work, hang_up, cutoff, patience)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=self._deadline.left())
             if work.done():
                 await work
-            elif hang_up.done():
+            elif hang_up.done() or patience.done():
                 raise CallerGone
             elif not cutoff.done():
                 await _cancel(work)
@@ -102,7 +105,7 @@ class Answer:
                 await _cancel(work)
                 await self._fail(Draining("the server stopped before this answer was complete"), send)
         finally:
-            await _cancel(work, hang_up, cutoff)
+            await _cancel(work, hang_up, cutoff, patience)
 
     async def _work(self, send: Send) -> None:
         reply = await self._backend.open(self._timed())
@@ -129,7 +132,9 @@ class Answer:
         await self._start(reply, send, sse.HEADERS)
         try:
             async for frame in self._dialect.frames(reply.events):
-                await self._send(send, frame)
+                self._patience.begin()
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+                self._patience.end()
         except TidemillError as error:
             await self._fail(error, send)
         except Exception as error:
@@ -162,6 +167,33 @@ class Answer:
                 await send({"type": "http.response.body", "body": body, "more_body": more})
         except TimeoutError as error:
             raise CallerGone from error
+
+
+class _Patience:
+    """Notices that an event of a stream is not taken, with one timer for all of them: one each costs as much as to say
+    what is in them."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._now = asyncio.get_running_loop().time
+        self._since: float | None = None
+
+    def begin(self) -> None:
+        """An event is being sent from now on."""
+        self._since = self._now()
+
+    def end(self) -> None:
+        """It has been taken."""
+        self._since = None
+
+    async def over(self) -> None:
+        """Return when one has been on its way for so long."""
+        while True:
+            begin = self._now() if self._since is None else self._since
+            left = begin + self._seconds - self._now()
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
 
 
 async def _hang_up(receive: Receive) -> None:

@@ -31,6 +31,8 @@ MOST: Final = Shape(values=2_000_000, names=200_000, containers=100_000)
 _NAMED_FAULTS: Final = 2**20
 """Bytes up to which a text that is no JSON is read again, to say better what is wrong with it."""
 
+_LEAST_RATE: Final = 1024
+"""Bytes per second that a body has to come with, all in all, behind the first ``stall_seconds``."""
 _LINGER_SECONDS: Final = 2.0
 """How long the rest of an oversized body is taken in and dropped: closing at once could destroy the answer."""
 
@@ -44,11 +46,16 @@ async def read_body(request: Request, *, max_bytes: int, stall_seconds: float) -
     chunks: list[bytes] = []
     size = 0
     stream = request.stream()
+    now = asyncio.get_running_loop().time
+    begin = now()
     while True:
+        left = begin + stall_seconds + size / _LEAST_RATE - now()
         try:
-            async with asyncio.timeout(stall_seconds):
+            async with asyncio.timeout(min(stall_seconds, left)):
                 chunk = await anext(stream, None)
         except TimeoutError as error:
+            if size and left < stall_seconds:
+                raise RequestTimeout(f"the body comes slower than {_LEAST_RATE} bytes per second") from error
             raise RequestTimeout(f"nothing of the body came for {stall_seconds:g} s") from error
         if chunk is None:
             return b"".join(chunks)

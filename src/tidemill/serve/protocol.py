@@ -1,20 +1,37 @@
-"""HTTP/1.1 with bounds: a caller can neither fill the memory with headers nor hold a connection with half of them."""
+"""HTTP/1.1 with bounds: a caller can neither fill the memory with headers nor hold a connection with half of them, and
+all callers together cannot take the file descriptors that the server needs for itself."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, cast
+import resource
+from http import HTTPStatus
+from typing import Any, ClassVar, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tidemill.core.errors import InvalidRequest, TidemillError
+from tidemill.core.errors import InvalidRequest, TidemillError, Unavailable
 from tidemill.core.events import Event
 
-__all__ = ["HEAD_BYTES", "BoundedHttp"]
+__all__ = ["HEAD_BYTES", "BoundedHttp", "room_for_connections"]
 
 HEAD_BYTES: Final = 64 * 2**10
 """Most bytes of a request line with headers, or of anything else that is not body."""
 _TOO_LONG: Final = f"the headers are longer than {HEAD_BYTES} bytes"
+_OWN_FILES: Final = 128
+"""File descriptors that are left for the engine, its restart, keys, logs and libraries."""
+
+
+def room_for_connections() -> int:
+    """How many connections the process may have, after it has asked for as many file descriptors as it can get."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError):  # some systems have a limit beside the hard one
+            pass
+    return max(1, (2**20 if soft == resource.RLIM_INFINITY else soft) - _OWN_FILES)
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -22,6 +39,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     head_seconds: float = 30.0
     """How long a request's headers may take, and a new connection's first request."""
+    most_connections: ClassVar[int] = 2**20
+    """One more is told so and closed."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -31,6 +50,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
+        if len(self.connections) > self.most_connections:
+            self._refuse(Unavailable(f"there are {self.most_connections} connections, as many as there can be"))
+            return
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -96,9 +118,10 @@ class BoundedHttp(HttpToolsProtocol):
         if reading or not self._answering():
             body = Event(payload=error.body()).raw
             head = (
-                f"HTTP/1.1 {error.status} Bad Request\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+                f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n"
             )
+            head += "retry-after: 1\r\n\r\n" if isinstance(error, Unavailable) else "\r\n"
             self.transport.write(head.encode() + body)
         self.transport.close()
 

@@ -1,11 +1,14 @@
 """How long new work would wait, and whether it may: the one place that says no to more work than can be done in time.
 
-    predicted wait = choices before it * seconds that a choice runs / most that ran at once
+    predicted wait = choices before it * seconds that the engine was busy / choices that ended in them
 
-Where tenants take turns or priorities count, only the part of them counts that comes before the newcomer. Seconds are
-those over the last half minute, from the engine's snapshots. By Little's law the seconds that a choice runs are the sum
-of all running times over the number that ended, so they are known also from times when nobody waited. Only while the
-engine has choices waiting: otherwise there is room, and nothing is predicted.
+Where tenants take turns or priorities count, only the part of them counts that comes before the
+newcomer. Seconds are
+those over the last half minute, from the engine's snapshots: of the time since choices wait, if enough have ended in it, else
+of all of it. A rate of times with fewer running says less than the engine can do, never more: a wait that is thought
+too long costs a refusal for a second or two, until choices end among many; one thought too short would keep hundreds
+waiting several times as long as they were let in for. Only while the engine has choices waiting: otherwise there is
+room, and nothing is predicted.
 """
 
 from __future__ import annotations
@@ -26,15 +29,18 @@ _WINDOW: Final = 30.0
 """Seconds that are looked back on."""
 _GRAIN: Final = 0.05
 """Seconds between the samples that are kept: the engine's snapshots come as often."""
+_ENOUGH: Final = 8
+"""Choices of a crowded time that tell its rate."""
 
 
 class _Sample(NamedTuple):
     at: float
     finished: int
     """Choices that the engine has ended."""
-    area: float
-    """Seconds that choices ran, summed over them."""
+    busy: float
+    """Seconds in which choices ran."""
     running: int
+    waiting: int
 
 
 class Queue:
@@ -57,7 +63,7 @@ class Queue:
         self._open = 0
         self._open_of: Counter[tuple[str, int]] = Counter()
         self._samples: deque[_Sample] = deque()
-        self._latest = _Sample(clock.now(), 0, 0.0, 0)
+        self._latest = _Sample(clock.now(), 0, 0.0, 0, 0)
         self._load_seconds = 0.0
 
     def change(self, config: ServerConfig) -> None:
@@ -90,13 +96,25 @@ class Queue:
         """Seconds until work that came now would begin; 0 also where that is not known yet."""
         stats = self._stats()
         self._watch(stats)
-        first = self._samples[0]
-        finished = self._latest.finished - first.finished
-        if not stats.waiting or not finished:
+        if not stats.waiting:
             return 0.0
-        seconds = (self._latest.area - first.area) / finished
-        slots = max(*(sample.running for sample in self._samples), stats.running, 1)
-        return max(stats.waiting, self._open - stats.running) * seconds / slots
+        crowded = self._seconds_per_choice(self._crowded_since(), least=_ENOUGH)
+        seconds = crowded or self._seconds_per_choice(self._samples[0], least=1)
+        return max(stats.waiting, self._open - stats.running) * seconds
+
+    def _seconds_per_choice(self, since: _Sample, *, least: int) -> float:
+        """Busy seconds until now for each choice that ended in them; 0 if there were fewer than ``least``."""
+        finished = self._latest.finished - since.finished
+        return (self._latest.busy - since.busy) / finished if finished >= least else 0.0
+
+    def _crowded_since(self) -> _Sample:
+        """The first sample since which choices have waited all the time."""
+        since = self._latest
+        for sample in reversed(self._samples):
+            if not sample.waiting:
+                break
+            since = sample
+        return since
 
     def advise(self, error: TidemillError) -> None:
         """Say in the error when to come again, where nobody has: when there is room, or an engine that is loaded."""
@@ -141,9 +159,9 @@ class Queue:
         if finished < self._latest.finished:
             self._samples.clear()  # another engine process
         now = self._clock.now()
-        area = self._latest.area + self._latest.running * (now - self._latest.at)
+        busy = self._latest.busy + (now - self._latest.at if self._latest.running else 0.0)
         running = stats.running if self._open or stats.waiting else 0  # a snapshot of before the last one ended
-        self._latest = _Sample(now, finished, area, running)
+        self._latest = _Sample(now, finished, busy, running, stats.waiting)
         if not self._samples or now - self._samples[-1].at >= _GRAIN:
             self._samples.append(self._latest)
         while self._samples[0].at < now - _WINDOW:

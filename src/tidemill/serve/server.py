@@ -30,7 +30,7 @@ from tidemill.serve.listener import bind, check_config
 from tidemill.serve.live_config import LiveConfig
 from tidemill.serve.logs import set_log_level
 from tidemill.serve.metrics import PrometheusMetrics
-from tidemill.serve.protocol import BoundedHttp
+from tidemill.serve.protocol import BoundedHttp, room_for_connections
 from tidemill.serve.reload import Reloader
 from tidemill.serve.tracing import Tracing, open_tracing
 
@@ -175,6 +175,7 @@ class HttpServer(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve, and close the engine in every case."""
+        BoundedHttp.most_connections = room_for_connections()
         try:
             await super().serve(sockets)
         finally:
