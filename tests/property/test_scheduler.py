@@ -237,11 +237,9 @@ class Driver:
                 assert running[0].id in in_step, "the oldest running sequence does not move"
         elif running:
             assert counts, "nobody of the batch moves"
-            # The last token of a prompt, the others having come from the cache, is still read and not generated.
-            generating = {
-                one.caught_up and one.num_output > 0 and not one.num_preemptions and one.id not in waited
-                for one in (share.sequence for share in schedule.shares)
-            }
+            # Whether a prompt's last token is read or generated from, the counters do not tell: it may be with both.
+            shared = [share.sequence for share in schedule.shares]
+            generating = {one.caught_up for one in shared if not one.caught_up or _generates(one, waited)}
             assert generating != {True, False}, "an answer goes on before all prompts have been read"
             assert not (True in generating and any(row.num_outputs == 0 for row in schedule.padding))
         if self.config.policy != "static":
@@ -286,6 +284,10 @@ class Driver:
                     len(table) * group.block_size
                     < share.sequence.num_tokens + share.sequence.num_proposed + group.block_size
                 )
+
+
+def _generates(one: SequenceCounters, waited: set[SequenceId]) -> bool:
+    return one.num_output > 0 and not one.num_preemptions and one.id not in waited
 
 
 class SchedulerMachine(RuleBasedStateMachine):
