@@ -114,7 +114,10 @@ class Driver:
         idle = self.scheduler.idle_seconds
         assert idle <= self.config.batch_wait
         if idle:
-            assert not self.scheduler.schedule().shares
+            waiting = self.scheduler.schedule()
+            assert not waiting.shares
+            for one in waiting.hopeless:
+                del self.alive[one.id]
             self.clock.advance(idle)
         waited = self.scheduler.waiting
         schedule = self.scheduler.schedule()
