@@ -257,10 +257,14 @@ async def test_completion_logprobs_have_openais_form():
     backend, _ = _backend(steps, text)
     body = await _body(backend, _completion("x", logprobs=2))
     assert body["choices"][0]["logprobs"] == {
-        "tokens": ["sea", "B"],
-        "token_logprobs": [-0.5, -0.2],
-        "top_logprobs": [{"A": -0.1, "bytes:\\xf0\\x9f": -3.0, "sea": -0.5}, {"B": -0.2, "A": -2.0}],
-        "text_offset": [0, 3],
+        "tokens": ["sea", "B", "<end>"],
+        "token_logprobs": [-0.5, -0.2, -0.5],
+        "top_logprobs": [
+            {"A": -0.1, "bytes:\\xf0\\x9f": -3.0, "sea": -0.5},
+            {"B": -0.2, "A": -2.0},
+            {"<end>": -0.5, "<bos>": -1.5},
+        ],
+        "text_offset": [0, 3, 4],
     }
 
 

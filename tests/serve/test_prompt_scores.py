@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.toy_text import ToyText
+from tests.support.toy_text import END, ToyText
 
 
 def chunks(answer):
@@ -29,6 +29,29 @@ async def test_echo_with_logprobs_begins_with_the_prompts_tokens(http):
     joined = {name: [v for c in stream for v in (c["choices"][0]["logprobs"] or {}).get(name, [])] for name in shown}
     assert joined == shown
     assert "".join(chunk["choices"][0]["text"] for chunk in stream) == "Hi!ok"
+
+
+@pytest.mark.parametrize("echo", [False, True])
+async def test_the_end_token_comes_last_in_the_lists(http, echo):
+    """Who asks for one token behind an echo takes the last entry for it, as lm-evaluation-harness does: without one for
+    the end token, they would drop one of the prompt's."""
+    async with http([ord("o"), END]) as served:
+        body = {"prompt": "Hi!", "echo": echo, "logprobs": 1, "stop_token_ids": [ord("k")]}
+        for stops in ([], [ord("o")]):
+            whole = (await served.complete(**{**body, "stop_token_ids": stops})).json()
+            stream = chunks(await served.complete(**{**body, "stop_token_ids": stops}, stream=True))
+            choice = whole["choices"][0]
+            shown, prompt = choice["logprobs"], "Hi!" if echo else ""
+            assert choice["text"] == prompt + ("" if stops else "o")
+            assert len(shown["tokens"]) == len(prompt) + whole["usage"]["completion_tokens"]
+            assert shown["tokens"][-1] == served.text.token_text(ord("o") if stops else END)
+            assert shown["text_offset"][-1] == len(choice["text"])
+            joined = {
+                name: [v for c in stream for v in (c["choices"][0]["logprobs"] or {}).get(name, [])] for name in shown
+            }
+            assert joined == shown
+        chat = (await served.chat(logprobs=True)).json()["choices"][0]
+        assert [entry["token"] for entry in chat["logprobs"]["content"]] == ["o"]
 
 
 async def test_every_choice_of_every_prompt_repeats_its_own(http):

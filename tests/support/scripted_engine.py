@@ -234,8 +234,9 @@ class ScriptedEngine:
         first = choice.sent == 0
         tokens, stop_token, finish = self._cut(request, choice, step.tokens)
         choice.done = finish is not None
-        logprobs = None
+        logprobs, ending = None, None
         if request.sampling.logprobs is not None:
+            ending = None if stop_token is None else _made_up(stop_token, request.sampling.logprobs)
             logprobs = (step.logprobs or tuple(_made_up(t, request.sampling.logprobs) for t in step.tokens))[
                 : len(tokens)
             ]
@@ -247,6 +248,7 @@ class ScriptedEngine:
             prompt_logprobs=_scores(request) if first else None,
             finish_reason=finish,
             stop_token=stop_token,
+            stop_logprob=ending,
             num_output_tokens=choice.sent,
             began=self._clock.now() if first else None,
         )

@@ -107,6 +107,8 @@ class TokenDelta:
     """One per token of the prompt but the first, with the choice's first delta, where they were asked for."""
     stop_token: int | None = None
     """The end token that ended the choice, if one did."""
+    stop_logprob: TokenLogprob | None = None
+    """Its log-probabilities, where they were asked for."""
     num_output_tokens: int = 0
     """Tokens generated for this choice so far."""
     num_cached_tokens: int = 0

@@ -279,6 +279,7 @@ class GeneratedSequence(EngineSequence):
             prompt_logprobs=scores,
             finish_reason=kept.finish_reason,
             stop_token=kept.stop_token,
+            stop_logprob=None if logprobs is None or not end else logprobs[len(kept.tokens)],
             num_output_tokens=self.num_output,
             num_cached_tokens=self.counters.num_adopted,
         )

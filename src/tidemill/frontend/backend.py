@@ -220,7 +220,7 @@ async def _chunks(
             for chunk in payloads.pieces(index, delta, start.prefix):
                 yield said(chunk)
             if delta.finish is not None:
-                yield said(payloads.finish(index, delta.finish, delta.stop))
+                yield said(payloads.finish(index, delta, start.prefix))
         if include_usage:
             yield Event(payload=payloads.usage(generation.usage))
     except TidemillError as error:

@@ -59,6 +59,8 @@ class TextDelta:
     finish: FinishReason | None = None
     stop: str | int | None = None
     """With the finish: the stop string, or the token of stop_token_ids, that ended the choice."""
+    ending: PlacedToken | None = None
+    """With the finish, where log-probabilities are on: the end token that ended the choice, which has no text."""
     prompt: tuple[TokenLogprob, ...] | None = None
     """With the first delta: the log-probabilities of the prompt's tokens but the first, where they were asked for."""
 
@@ -120,7 +122,10 @@ class ChoiceText:
         self._end_tokens = int(delta.stop_token is not None)
         self.finish = delta.finish_reason
         released = self._release(None)
-        return TextDelta(text="".join(shown), tokens=released, finish=self.finish, stop=self._named(delta))
+        ending = None if delta.stop_logprob is None else PlacedToken(logprob=delta.stop_logprob, start=self._length)
+        return TextDelta(
+            text="".join(shown), tokens=released, finish=self.finish, stop=self._named(delta), ending=ending
+        )
 
     def _plain(self, delta: TokenDelta) -> TextDelta:
         """Where nothing can cut the text and no token is shown with its place: the text, and how many tokens."""

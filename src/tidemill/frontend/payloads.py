@@ -51,6 +51,8 @@ class WholeChoice:
     reasoning: list[str] = field(default_factory=list)
     calls: list[CallDelta] = field(default_factory=list)
     tokens: list[PlacedToken] = field(default_factory=list)
+    ending: PlacedToken | None = None
+    """The end token that ended it, where log-probabilities are on."""
     finish: FinishReason | None = None
     stop: str | int | None = None
 
@@ -62,6 +64,7 @@ class WholeChoice:
         self.tokens.extend(delta.tokens)
         self.finish = delta.finish
         self.stop = delta.stop
+        self.ending = delta.ending
 
     @property
     def text(self) -> str:
@@ -105,8 +108,8 @@ class Payloads(Protocol):
         """The chunks with some text of a choice, behind the prefix, and with calls."""
         ...
 
-    def finish(self, index: int, reason: FinishReason, stop: str | int | None) -> dict[str, Any]:
-        """The one chunk that ends a choice."""
+    def finish(self, index: int, last: TextDelta, prefix: str = "") -> dict[str, Any]:
+        """The one chunk that ends a choice, behind the prefix; ``last`` has the reason."""
         ...
 
     def usage(self, usage: Usage) -> dict[str, Any]:
@@ -146,9 +149,9 @@ class ChatPayloads:
             self._chunk(index, part, self._logprobs(delta.tokens) if "content" in part else None, None) for part in said
         ]
 
-    def finish(self, index: int, reason: FinishReason, stop: str | int | None) -> dict[str, Any]:
-        chunk = self._chunk(index, {}, None, str(reason))
-        chunk["choices"][0] |= _stop_reason(stop)
+    def finish(self, index: int, last: TextDelta, prefix: str = "") -> dict[str, Any]:  # noqa: ARG002
+        chunk = self._chunk(index, {}, None, str(last.finish))
+        chunk["choices"][0] |= _stop_reason(last.stop)
         return chunk
 
     def usage(self, usage: Usage) -> dict[str, Any]:
@@ -197,9 +200,10 @@ class CompletionPayloads:
             return []
         return [self._chunk(index, delta.text, self._logprobs(delta.tokens, prefix), None)]
 
-    def finish(self, index: int, reason: FinishReason, stop: str | int | None) -> dict[str, Any]:
-        chunk = self._chunk(index, "", None, str(reason))
-        chunk["choices"][0] |= _stop_reason(stop)
+    def finish(self, index: int, last: TextDelta, prefix: str = "") -> dict[str, Any]:
+        ending = None if last.ending is None else self._logprobs([last.ending], prefix)
+        chunk = self._chunk(index, "", ending, str(last.finish))
+        chunk["choices"][0] |= _stop_reason(last.stop)
         return chunk
 
     def usage(self, usage: Usage) -> dict[str, Any]:
@@ -223,7 +227,8 @@ class CompletionPayloads:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
     def _whole_logprobs(self, choice: WholeChoice) -> dict[str, Any] | None:
-        own = self._logprobs(choice.tokens, choice.prefix)
+        ending = [] if choice.ending is None else [choice.ending]
+        own = self._logprobs([*choice.tokens, *ending], choice.prefix)
         if own is None or choice.scores is None or not self._heading.echo_logprobs:
             return own
         before = choice.scores.echoed(self._heading.logprobs or 0)
