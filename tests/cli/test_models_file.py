@@ -175,7 +175,7 @@ def test_serve_uses_the_entry_and_fetches_once(
     class Stop(Exception):
         pass
 
-    def engine(config: Any) -> None:
+    def engine(config: Any, **_: Any) -> None:
         configs.append(config)
         raise Stop
 

@@ -31,7 +31,7 @@ BODY = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
 async def served(**settings: object) -> AsyncIterator[tuple[SlotEngine, httpx.AsyncClient]]:
     text = ToyText()
     engine = SlotEngine(lambda _request, _choice: [65] * TOKENS, info=toy_info(text), slots=SLOTS, step_delay=STEP)
-    config = ServerConfig(max_wait_seconds=MAX_WAIT, **settings)  # type: ignore[arg-type]
+    config = ServerConfig(**{"max_wait_seconds": MAX_WAIT, **settings})  # type: ignore[arg-type]
     server = HttpServer(config, LocalBackend(engine, text), engine=engine, metrics=None, lifetime=engine)
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]))
@@ -119,7 +119,7 @@ async def test_twenty_times_the_sustainable_rate(seconds):
 
 
 async def test_what_cannot_make_its_deadline_is_refused_at_once():
-    async with served() as (engine, client):
+    async with served(max_wait_seconds=60.0) as (engine, client):
         background = asyncio.create_task(load(client, 4 * SUSTAINABLE, 2.0))
         await engine.until(lambda: engine.finished > 3 and engine.waiting > 3)
         status, _, code = await ask(client, timeout=0.05)

@@ -2,13 +2,12 @@
 
     predicted wait = choices before it * seconds that the engine was busy / choices that ended in them
 
-Where tenants take turns or priorities count, only the part of them counts that comes before the
-newcomer. Seconds are those over the last half minute, from the engine's snapshots: of the time since choices wait, if
-enough have ended in it, else
-of all of it. A rate of times with fewer running says less than the engine can do, never more: a wait that is thought
-too long costs a refusal for a second or two, until choices end among many; one thought too short would keep hundreds
-waiting several times as long as they were let in for. Only while the engine has choices waiting: otherwise there is
-room, and nothing is predicted.
+Where tenants take turns or priorities count, only the part of them counts that comes before the newcomer. Seconds are
+those over the last half minute, from the engine's snapshots: of the time since choices wait, if enough have ended in
+it, else of all of it. A rate of times with fewer running says less than the engine can do, never more: a wait that is
+thought too long costs a refusal for a second or two, until choices end among many; one thought too short would keep
+hundreds waiting several times as long as they were let in for. Only while the engine has choices waiting: otherwise
+there is room, and nothing is predicted.
 """
 
 from __future__ import annotations
