@@ -84,7 +84,7 @@ def run(
 
 
 _QUESTION = "Why does the tide come twice a day?"
-_WAY = {"temperature": 0, "stream": True}
+_WAY = {"temperature": 0, "max_tokens": 200, "stream": True}  # a small model can go on for as long as it may
 _EXAMPLES: dict[Example, tuple[str, dict[str, object]]] = {
     "chat": ("chat/completions", {"messages": [{"role": "user", "content": _QUESTION}], **_WAY}),
     "completion": ("completions", {"prompt": "The tide comes", **_WAY}),
