@@ -74,7 +74,7 @@ def test_after_hundreds_of_requests_with_random_ends_every_block_is_back(
             assert _held(loop)[1] == 0
             if numbers.random() < 0.1:  # hung up: while it waits, reads or generates, or when it has ended
                 loop.abort(numbers.choice(open_ids))
-            open_ids = [one for one in open_ids if one in loop._requests]
+            open_ids = [one for one in open_ids if loop._roster.has_request(one)]
     while loop.has_work:
         ended += sum(delta.finish_reason is not None for delta in loop.step())
     loop.check_idle()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hashlib import blake2b
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.scripted import START, VOCAB, HashExecutor, chain, make_loop, request, run, tokens
@@ -92,7 +92,7 @@ def answers(loop: EngineLoop, asked: list[TokenRequest]) -> dict[tuple[str, int]
     return {key: tokens(deltas) for key, deltas in run(loop, *asked).items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_answers_are_the_same_with_and_without(data: st.DataObject) -> None:
     """Random shared beginnings, chunks, pools that preempt, windows, choices, and two rounds over one cache."""

@@ -1,0 +1,59 @@
+"""The state of an engine in numbers, put together from who keeps them."""
+
+from __future__ import annotations
+
+from tidemill.core.tokens import EngineStats
+from tidemill.engine.meter import StepMeter
+from tidemill.engine.profiler import StepProfiler
+from tidemill.scheduling.scheduler import Scheduler
+
+__all__ = ["engine_stats"]
+
+
+def engine_stats(
+    meter: StepMeter, scheduler: Scheduler, profiler: StepProfiler, *, load_seconds: float, packed_cache_bytes: int
+) -> EngineStats:
+    """The state of now; durations are those of the last step."""
+    balances = scheduler.space.balances()
+    cache, counts = scheduler.cache_counts, scheduler.counts
+    return EngineStats(
+        steps=meter.steps,
+        running=scheduler.num_running,
+        waiting=scheduler.num_waiting,
+        kv_blocks_total=sum(balance.total for balance in balances),
+        kv_blocks_free=sum(balance.free for balance in balances),
+        kv_blocks_held=sum(balance.held for balance in balances),
+        kv_blocks_cached=sum(balance.cached for balance in balances),
+        kv_block_size=scheduler.space.block_size,
+        kv_fragmentation=scheduler.kv_fragmentation,
+        prompt_tokens_total=meter.prompt_tokens,
+        generation_tokens_total=meter.generation_tokens,
+        padding_tokens_total=meter.padding_tokens,
+        preemptions_total=counts.preemptions,
+        preempted_tokens_total=counts.preempted_tokens,
+        preempted_kept_tokens_total=cache.kept,
+        places_taken_total=counts.places_taken,
+        overtakes_total=counts.overtakes,
+        longest_overtake_seconds=counts.longest_overtake,
+        service_spread_tokens=counts.service_spread,
+        hopeless_total=counts.hopeless,
+        step_budget_tokens=counts.step_budget,
+        most_running=counts.most_running,
+        prefix_asked_tokens_total=cache.asked,
+        prefix_hit_tokens_total=cache.hit,
+        prefix_missed_again_tokens_total=cache.missed_again,
+        jumped_tokens_total=meter.jumped_tokens,
+        prefix_evicted_blocks_total=sum(pool.cache.num_evicted for pool in scheduler.space.pools),
+        requests_finished=dict(meter.finished),
+        step_seconds_total=meter.step_seconds_total,
+        steps_by_seconds=tuple(meter.steps_by_seconds),
+        step_seconds=meter.step_seconds,
+        executor_seconds=meter.executor_seconds,
+        step_tokens=meter.step_tokens,
+        load_seconds=load_seconds,
+        packed_cache_bytes=packed_cache_bytes,
+        host_seconds=dict(meter.host),
+        step_time_share=profiler.time_shares(),
+        step_roof_share=profiler.roof_shares(),
+        last_progress=meter.last_progress,
+    )
