@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -143,6 +144,46 @@ def test_what_is_no_conversation_is_named(rig: Rig, messages: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         rig.llm.chat(messages, options())
     assert (caught.value.param or "").startswith("messages")
+
+
+def test_a_call_goes_without_strategies_of_the_engine() -> None:
+    """Of the prefix cache: its prompts are computed whole, beside those of others that are not."""
+    llm = Rig(prefix_cache="on").llm
+    prompt = "a tide that mills grind at " * 3
+    hi = [{"role": "user", "content": prompt}]
+    ways = {
+        "generate": lambda strategies: llm.generate(prompt, options(), strategies=strategies)[0].text,
+        "chat": lambda strategies: llm.chat(hi, options(), strategies=strategies)[0].text,
+        "stream": lambda strategies: "".join(
+            piece.text for piece in llm.stream(prompt, options(), strategies=strategies)
+        ),
+        "stream_chat": lambda strategies: "".join(
+            piece.text for piece in llm.stream_chat(hi, options(), strategies=strategies)
+        ),
+    }
+    for way, ask in ways.items():
+        first = ask(None)
+        cached = llm.stats().prefix_hit_tokens_total
+        assert ask({"prefix-cache": "off"}) == first
+        assert llm.stats().prefix_hit_tokens_total == cached, way
+        assert ask({"prefix-cache": "on"}) == first
+        assert llm.stats().prefix_hit_tokens_total > cached, way
+
+
+@pytest.mark.parametrize(
+    ("strategies", "param", "says"),
+    [
+        ([], "strategies", "must be an object"),
+        ({"prefix_cache": "off"}, "strategies.prefix_cache", "did you mean 'prefix-cache'?"),
+        ({"prefix-cache": False}, "strategies.prefix-cache", "must be 'on' or 'off', not 'False'"),
+        ({"paged-kv": "off"}, "strategies.paged-kv", "setting kv_reservation"),
+        ({"prefix-cache": "on"}, "strategies.prefix-cache", "is off here"),
+    ],
+)
+def test_strategies_that_cannot_be_chosen_are_refused(strategies: Any, param: str, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(says)) as raised:
+        Rig(prefix_cache="off").llm.generate("a tide", options(), strategies=strategies)
+    assert raised.value.param == param
 
 
 def test_one_stop_string_may_stand_alone(rig: Rig) -> None:

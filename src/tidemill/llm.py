@@ -31,6 +31,7 @@ from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishRe
 from tidemill.engine.admission import check, check_embeds, check_generates, check_text, check_tokens
 from tidemill.frontend.bad_words import banned_sequences
 from tidemill.frontend.choice import ChoiceText
+from tidemill.frontend.strategy_choice import strategies_without, strategy_choice
 from tidemill.frontend.text import Text
 
 if TYPE_CHECKING:
@@ -191,10 +192,17 @@ class LLM:
         """Steps, tokens and blocks so far."""
         return self._loop.stats()
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], sampling: Sampling = None) -> list[Completion]:
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: Sampling = None,
+        *,
+        strategies: Mapping[str, str] | None = None,
+    ) -> list[Completion]:
         """Complete one prompt or several (texts, or lists of token ids); answers in the order of the prompts.
 
-        ``sampling`` is for all prompts, or a list with one for each. All prompts are checked before the first one
+        ``sampling`` is for all prompts, or a list with one for each; ``strategies`` says which of the engine's they go
+        without, such as ``{"prefix-cache": "off"}``. All prompts are checked before the first one
         runs; no prompts have no answers (``generate([])`` is ``[]``). Raises InvalidRequest, naming ``prompt[i]`` or
         ``sampling[i]`` where there are several.
         """
@@ -206,7 +214,7 @@ class LLM:
         for place, prompt in enumerate(several):
             with _named(f"prompt[{place}]", len(several)):
                 ids.append(self._encode(prompt))
-        return self._answer(named, ids, sampling)
+        return self._answer(named, self._requests(ids, sampling, strategies))
 
     def chat(
         self,
@@ -214,11 +222,12 @@ class LLM:
         sampling: Sampling = None,
         *,
         template_options: Mapping[str, Any] | None = None,
+        strategies: Mapping[str, str] | None = None,
     ) -> list[Completion]:
         """Answer one conversation or several, through the model's chat template.
 
         A message has ``role`` and ``content``. ``sampling`` is for all conversations, or a list with one for each;
-        ``template_options`` are extra variables for the template.
+        ``template_options`` are extra variables for the template; ``strategies`` as in ``generate``.
         """
         single = not messages or not _is_list(messages) or isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = [messages] if single else messages
@@ -226,11 +235,17 @@ class LLM:
         for place, conversation in enumerate(conversations):
             with _named(f"messages[{place}]", len(conversations)):
                 ids.append(self._encode_chat(conversation, template_options))
-        return self._answer([None] * len(ids), ids, sampling)
+        return self._answer([None] * len(ids), self._requests(ids, sampling, strategies))
 
-    def stream(self, prompt: Prompt, sampling: SamplingOptions | None = None) -> Generator[Piece]:
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling: SamplingOptions | None = None,
+        *,
+        strategies: Mapping[str, str] | None = None,
+    ) -> Generator[Piece]:
         """Complete one prompt and yield its text as it comes; closing the iterator ends the work."""
-        (request,) = self._requests([self._encode(prompt)], sampling)
+        (request,) = self._requests([self._encode(prompt)], sampling, strategies)
         return self._pieces(request)
 
     def stream_chat(
@@ -239,9 +254,10 @@ class LLM:
         sampling: SamplingOptions | None = None,
         *,
         template_options: Mapping[str, Any] | None = None,
+        strategies: Mapping[str, str] | None = None,
     ) -> Generator[Piece]:
         """Answer a conversation and yield the text as it comes; closing the iterator ends the work."""
-        (request,) = self._requests([self._encode_chat(messages, template_options)], sampling)
+        (request,) = self._requests([self._encode_chat(messages, template_options)], sampling, strategies)
         return self._pieces(request)
 
     def embed(
@@ -324,10 +340,13 @@ class LLM:
             raise InvalidRequest("messages must hold at least one message", param="messages")
         return self._text.encode_chat(messages, options or {})
 
-    def _requests(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[TokenRequest]:
+    def _requests(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, strategies: Mapping[str, str] | None
+    ) -> list[TokenRequest]:
         """Token requests, each of them one that the engine can serve."""
         check_generates(self.info)
         options = self._options(sampling, len(prompts))
+        without = strategies_without(strategy_choice({} if strategies is None else strategies), self.info)
         for place, prompt in enumerate(prompts):
             with _named(f"prompt[{place}]", len(prompts)):
                 check(len(prompt), options[place], self.info)
@@ -338,6 +357,7 @@ class LLM:
                 prompt=tuple(prompt),
                 sampling=own,
                 banned=banned_sequences(own.bad_words, self._text),
+                without=without,
             )
             for prompt, own in zip(prompts, options, strict=True)
         ]
@@ -362,10 +382,7 @@ class LLM:
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
-    def _answer(
-        self, named: Sequence[str | None], prompts: Sequence[Sequence[int]], sampling: Sampling
-    ) -> list[Completion]:
-        requests = self._requests(prompts, sampling)
+    def _answer(self, named: Sequence[str | None], requests: Sequence[TokenRequest]) -> list[Completion]:
         try:
             for request in requests:
                 self._submit(request)

@@ -188,6 +188,7 @@ def make_loop(
             max_model_len=max_model_len,
             kv_capacity_tokens=kv_capacity_tokens or space.capacity_tokens,
             end_token_ids=end_token_ids,
+            strategies=("prefix-cache",) if scheduler.get("prefix_cache", "on") == "on" else (),
             order=criteria_of(str(scheduler.get("order", "fcfs"))),
             executor=executor.description,
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from tidemill.engine.admission import check
 from tidemill.frontend.bad_words import banned_sequences
 from tidemill.frontend.reasoning import reasoning_budget, template_variables
 from tidemill.frontend.standing import check_standing, least_tokens
+from tidemill.frontend.strategy_choice import strategies_without
 from tidemill.frontend.text import Text, prompt_end
 
 __all__ = ["MAX_CALL_CHOICES", "PreparedPrompt", "Preparer"]
@@ -174,16 +175,8 @@ class Preparer:
             expected_tokens=request.expected_tokens,
             timeout=request.timeout,
             least_tokens=least_tokens(request, sampling),
-            without=self._without(request.strategies),
+            without=strategies_without(request.strategies, self._info),
         )
-
-    def _without(self, strategies: Mapping[str, str]) -> tuple[str, ...]:
-        """The strategies that a request goes without."""
-        for name, value in strategies.items():
-            if value == "on" and name not in self._info.strategies:
-                field = f"strategies.{name}"
-                raise InvalidRequest(f"{field} is off at this server, and no request can turn it on", param=field)
-        return tuple(sorted(name for name, value in strategies.items() if value == "off"))
 
 
 def _check_size(request: CompletionRequest) -> None:

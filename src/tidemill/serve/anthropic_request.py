@@ -19,7 +19,7 @@ from tidemill.serve.schemas import Incoming, chat_request
 
 __all__ = ["ANTHROPIC_IGNORED", "count_request", "messages_request"]
 
-_SAME: Final = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream")
+_SAME: Final = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream", "strategies")
 ANTHROPIC_IGNORED: Final = ("metadata", "service_tier", "container", "context_management", "inference_geo")
 _KNOWN: Final = frozenset(
     (

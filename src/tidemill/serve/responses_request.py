@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
 from tidemill.core.reasoning import ReasoningOptions
 from tidemill.core.requests import ChatRequest
+from tidemill.frontend.strategy_choice import strategy_choice
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.reasoning_body import ReasoningBody
 from tidemill.serve.responses_input import conversation
@@ -119,6 +120,7 @@ def responses_request(incoming: Incoming) -> tuple[ChatRequest, ResponsesBody]:
         cache_salt=body.cache_salt,
         priority=body.priority,
         expected_tokens=body.expected_output_tokens,
+        strategies=strategy_choice(body.strategies),
         raw=incoming.raw,
         messages=conversation(body.input, body.instructions),
         messages_field="input",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidemill.core.errors import InvalidRequest
 from tidemill.core.grammar import Grammar
@@ -33,6 +33,7 @@ class SamplingBody(BaseModel):
     cache_salt: str = ""
     priority: int = 0
     expected_output_tokens: int | None = None
+    strategies: Any = Field(default_factory=dict)
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from tidemill.core.account import NO_ACCOUNT, Account
 from tidemill.core.errors import InvalidRequest, UnsupportedParameter
@@ -18,11 +18,11 @@ from tidemill.core.requests import ChatRequest, CompletionRequest, Prompt
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tools import ToolUse
 from tidemill.core.trace import NO_TRACE, Trace
+from tidemill.frontend.strategy_choice import strategy_choice
 from tidemill.serve.body import parse_object
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.reasoning_body import ReasoningBody
 from tidemill.serve.sampling_body import SamplingBody, limit_within, logprobs_within
-from tidemill.serve.strategy_choice import strategy_choice
 from tidemill.serve.structured import GRAMMAR_FIELDS, grammar_of
 from tidemill.serve.tools import tool_use
 from tidemill.serve.turn_fields import TurnFields
@@ -73,7 +73,6 @@ class _Body(SamplingBody):
     """Fields that both routes have. None is absent."""
 
     stream_options: _StreamOptions | None = None
-    strategies: Any = Field(default_factory=dict)
     n: int = 1
     best_of: int | None = None
     max_tokens: int | None = None

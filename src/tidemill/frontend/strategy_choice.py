@@ -1,4 +1,4 @@
-"""The field ``strategies``: which of the engine's strategies one request goes without."""
+"""``strategies`` of a request: which of the engine's strategies it goes without."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import tidemill.scheduling.strategies  # noqa: F401 (both fill the registry)
 from tidemill.core.errors import InvalidRequest
 from tidemill.core.field_path import field_path
 from tidemill.core.strategy import STRATEGIES
+from tidemill.core.tokens import EngineInfo
 
-__all__ = ["strategy_choice"]
+__all__ = ["strategies_without", "strategy_choice"]
 
 _VALUES = ("on", "off")
 
 
 def strategy_choice(value: Any) -> Mapping[str, str]:
     """``{name: on or off}``. Raises InvalidRequest naming what is not known, with the nearest that is."""
-    if not isinstance(value, dict):
+    if not isinstance(value, Mapping):
         raise InvalidRequest("strategies must be an object of names and 'on' or 'off'", param="strategies")
     for name, chosen in value.items():
         field = field_path(("strategies", name))
@@ -28,6 +29,15 @@ def strategy_choice(value: Any) -> Mapping[str, str]:
             hint = _nearest(str(chosen), _VALUES)
             raise InvalidRequest(f"{field} must be 'on' or 'off', not {str(chosen)[:40]!r}{hint}", param=field)
     return dict(value)
+
+
+def strategies_without(choice: Mapping[str, str], info: EngineInfo) -> tuple[str, ...]:
+    """The names that a choice goes without, in order. Raises InvalidRequest for what this engine cannot turn on."""
+    for name, value in choice.items():
+        if value == "on" and name not in info.strategies:
+            field = f"strategies.{name}"
+            raise InvalidRequest(f"{field} is off here, and no request can turn it on", param=field)
+    return tuple(sorted(name for name, value in choice.items() if value == "off"))
 
 
 def _check_name(name: str, field: str) -> None:
