@@ -143,12 +143,16 @@ def main_format(model: Model) -> str:
 
 
 def _fill(executor: Executor, graph: Graph, blocks: int, *, half: bool) -> None:
-    """Put values into the KV: pages that nobody wrote to are one page of zeros, and would be read from the cache."""
+    """Put values into the KV: pages that nobody wrote to are one page of zeros, and would be read from the cache.
+
+    Few blocks at a time: these values are in the peak of memory that is measured over a rig.
+    """
+    at_once = 4
     random = np.random.default_rng(7)
     for group in graph.kv_groups:
         size = len(executor.read_blocks(group.name, [0]))
-        numbers = random.standard_normal(min(64, blocks) * size // (2 if half else 4))
+        numbers = random.standard_normal(at_once * size // (2 if half else 4), dtype=np.float32)
         values = numbers.astype("<f2" if half else "<f4").tobytes()
-        for first in range(0, blocks, 64):
-            chosen = range(first, min(first + 64, blocks))
+        for first in range(0, blocks, at_once):
+            chosen = range(first, min(first + at_once, blocks))
             executor.write_blocks(group.name, list(chosen), values[: len(chosen) * size])
