@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import psutil
 
-from tidemill.bench.load.http_client import HttpClient
+from tidemill.http.client import HttpClient
 
 sys.path.insert(0, str(Path(__file__).parent))
 from serve_bench import default_model, default_server  # the benchmarks are scripts beside each other

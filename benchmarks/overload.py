@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import psutil
 
-from tidemill.bench.load.http_client import Broken, HttpClient
+from tidemill.http.client import Broken, HttpClient
 
 sys.path.insert(0, str(Path(__file__).parent))
 from serve_bench import default_server  # the benchmarks are scripts beside each other

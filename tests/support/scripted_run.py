@@ -11,13 +11,13 @@ from typing import Any
 
 from tests.support.virtual_time import LoopClock, run_virtual
 from tidemill.bench.load.backend_target import BackendTarget
-from tidemill.bench.load.http_client import HttpClient
 from tidemill.bench.load.http_target import Endpoint, HttpTarget
 from tidemill.bench.load.request import LoadRequest, Prompt
 from tidemill.bench.load.run import Load, Run, run_load
 from tidemill.bench.scripted.backend import ScriptedBackend
 from tidemill.bench.scripted.script import Script, ScriptedAnswer, Step
 from tidemill.bench.scripted.server import ScriptedServer
+from tidemill.http.client import HttpClient
 
 __all__ = ["answers", "asked", "ids", "on_backend", "on_server", "start_of"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from tidemill.bench.load.http_client import Broken, HttpClient
 from tidemill.bench.load.sender import Sender
+from tidemill.http.client import Broken, HttpClient
 
 __all__ = ["ServerState", "StateWatch", "parse_metrics", "states_at"]
 

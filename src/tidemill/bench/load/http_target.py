@@ -11,12 +11,12 @@ import msgspec
 
 from tidemill.bench.load.answer import AnswerReader, failure
 from tidemill.bench.load.chunks import read_chunk
-from tidemill.bench.load.http_client import Broken, HttpClient
 from tidemill.bench.load.request import LoadRequest
 from tidemill.bench.load.target import Send
 from tidemill.bench.load.watch import Watch
 from tidemill.core.errors import ConfigError
 from tidemill.core.event_stream import EventStreamReader, OversizedEvent
+from tidemill.http.client import Broken, HttpClient
 
 __all__ = ["Endpoint", "HttpTarget", "Receiving"]
 

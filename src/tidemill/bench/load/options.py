@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemill.bench.load.arrivals import Process, arrivals, parse_rate, unit_points
-from tidemill.bench.load.http_client import HttpClient
 from tidemill.bench.load.http_target import Endpoint, HttpTarget
 from tidemill.bench.load.lateness import ClientLimits
 from tidemill.bench.load.plan import Lengths, Tenant, made_up, parse_cancel, parse_lengths, parse_tenant, requests_of
@@ -18,6 +17,7 @@ from tidemill.bench.load.request import LoadRequest
 from tidemill.bench.load.run import Load
 from tidemill.bench.traces.row import TraceRow
 from tidemill.core.errors import ConfigError
+from tidemill.http.client import HttpClient
 
 if TYPE_CHECKING:
     from tidemill.bench.load.prompts import Prompts

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from tidemill.bench.load.http_client import Broken
 from tidemill.bench.load.http_target import HttpTarget
 from tidemill.core.errors import SetupError
+from tidemill.http.client import Broken
 
 __all__ = ["served_models"]
 

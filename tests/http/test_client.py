@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.virtual_time import LoopClock, run_virtual
-from tidemill.bench.load.http_client import Broken, HttpClient
 from tidemill.core.errors import ConfigError
+from tidemill.http.client import Broken, HttpClient
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

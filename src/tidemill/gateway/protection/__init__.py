@@ -1,0 +1,1 @@
+"""What keeps failures small. Pure: an injected clock and no sockets."""
