@@ -128,7 +128,7 @@ bench-ablate: setup ## What each strategy brings on this machine, simulated from
 .venv-golden/.installed:
 	@python=$$(scripts/find_python.sh); "$$python" -m venv .venv-golden
 	.venv-golden/bin/python -m pip --disable-pip-version-check --quiet install \
-		torch==2.13.0 transformers gguf safetensors numpy
+		torch==2.13.0 transformers peft gguf safetensors numpy
 	@touch $@
 
 golden: setup .venv-golden/.installed ## Compare the committed golden values with transformers, live

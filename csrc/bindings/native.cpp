@@ -2,11 +2,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <initializer_list>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "../executor/machine.h"
@@ -25,6 +27,7 @@ namespace {
 
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatMatrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 FileFormat format_of(int format) {
   if (format < 0 || format > static_cast<int>(kLastFormat)) {
@@ -100,6 +103,18 @@ class Module {
   }
 
   void emit(Instruction instruction) { machine_.program().instructions.push_back(std::move(instruction)); }
+
+  // Per weight: its target, A [rank, inputs], B [outputs, rank], the scale.
+  void add_adapter(std::int64_t number, const std::vector<std::tuple<std::int32_t, FloatMatrix, FloatMatrix, float>>& parts) {
+    std::vector<LoraWeights> weights;
+    for (const auto& [target, a, b, scale] : parts) {
+      if (a.shape(0) != b.shape(1)) throw std::invalid_argument("A has another rank than B");
+      const auto size = [](std::size_t count) { return static_cast<std::int32_t>(count); };
+      weights.push_back({target, size(a.shape(0)), size(a.shape(1)), size(b.shape(0)), scale, a.data(), b.data()});
+    }
+    nb::gil_scoped_release released;
+    machine_.add_adapter(number, weights);
+  }
 
   void allocate_kv(std::int32_t group, std::int32_t num_blocks, std::int32_t block_size, bool half) {
     machine_.allocate_kv(group, num_blocks, block_size, half ? KvFormat::kF16 : KvFormat::kF32);
@@ -273,6 +288,10 @@ void bind_building(nb::class_<Module>& cls) {
         m.machine().program().vocab = vocab;
         m.machine().program().whole = whole;
       }, "slot"_a, "width"_a, "vocab"_a, "whole"_a)
+      .def("add_target", [](Module& m, std::int32_t inputs, std::int32_t outputs) {
+        m.machine().program().targets.push_back({inputs, outputs});
+        return static_cast<int>(m.machine().program().targets.size()) - 1;
+      }, "inputs"_a, "outputs"_a)
       .def("set_positions", [](Module& m, std::int32_t positions) { m.machine().program().positions = positions; },
            "positions"_a);
 }
@@ -309,7 +328,7 @@ void bind_instructions(nb::class_<Module>& cls) {
                         int residual, const std::vector<std::vector<int>>& parts) {
         LinearOp op{x, x_quantized, rows_of(outputs), in_width, out, out_width, residual, {}};
         for (const std::vector<int>& part : parts) {
-          op.parts.push_back({part.at(0), part.at(1), part.at(2), part.at(3) != 0});
+          op.parts.push_back({part.at(0), part.at(1), part.at(2), part.at(3) != 0, part.at(4)});
         }
         m.emit(std::move(op));
       }, "x"_a, "x_quantized"_a, "outputs"_a, "in_width"_a, "out"_a, "out_width"_a, "residual"_a, "parts"_a)
@@ -358,6 +377,8 @@ void bind_instructions(nb::class_<Module>& cls) {
 
 void bind_running(nb::class_<Module>& cls) {
   cls.def("allocate_kv", &Module::allocate_kv, "group"_a, "num_blocks"_a, "block_size"_a, "half"_a)
+      .def("add_adapter", &Module::add_adapter, "number"_a, "parts"_a)
+      .def("drop_adapter", [](Module& m, std::int64_t number) { m.machine().drop_adapter(number); }, "number"_a)
       .def("submit", &Module::submit, "rows"_a, "sample"_a, "profile"_a = false)
       .def("stage_seconds", &Module::stage_seconds)
       .def("collect", &Module::collect)

@@ -152,6 +152,7 @@ StepRow read_row(nb::handle source, std::size_t row) {
   out.tokens = integers(source.attr("tokens"), {row, "tokens"});
   out.start = integer(source.attr("start"), {row, "start"});
   out.outputs = small_integer(source.attr("num_outputs"), {row, "num_outputs"});
+  out.adapter = integer(source.attr("adapter"), {row, "adapter"});
   const Field field{row, "block_tables"};
   const nb::object tables = source.attr("block_tables");
   const Items items(tables, field);

@@ -32,6 +32,7 @@ void Machine::close() {
   runner_.reset();
   check_.reset();
   kv_.clear();
+  adapters_ = Adapters();
   weights_ = Weights();
 }
 
@@ -62,6 +63,17 @@ std::int32_t Machine::add_group(KvShape shape) {
   return static_cast<std::int32_t>(program_.groups.size()) - 1;
 }
 
+void Machine::add_adapter(std::int64_t number, std::span<const LoraWeights> weights) {
+  if (in_flight_) throw std::invalid_argument("a step is in flight");
+  require_open();
+  adapters_.add(number, program_.targets, weights);
+}
+
+void Machine::drop_adapter(std::int64_t number) {
+  if (in_flight_) throw std::invalid_argument("a step is in flight");
+  adapters_.drop(number);
+}
+
 void Machine::allocate_kv(std::int32_t group, std::int32_t num_blocks, std::int32_t block_size, KvFormat format) {
   if (in_flight_) throw std::invalid_argument("a step is in flight");
   const auto index = static_cast<std::size_t>(group);
@@ -80,8 +92,8 @@ void Machine::start_runner() {
   for (const KvPool& pool : kv_) {
     if (pool.num_blocks() == 0) throw std::invalid_argument("allocate_kv has not been called for every group");
   }
-  if (!check_) check_.emplace(program_, kv_);
-  if (!runner_) runner_.emplace(kernels_, pool_, settings_, program_, weights_, ropes_, kv_);
+  if (!check_) check_.emplace(program_, kv_, adapters_);
+  if (!runner_) runner_.emplace(kernels_, pool_, settings_, program_, weights_, ropes_, kv_, adapters_);
 }
 
 void Machine::submit(StepPlan plan, bool sample, bool profile) {

@@ -6,6 +6,7 @@
 #pragma once
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,11 @@ class Machine {
   std::int32_t add_group(KvShape shape);
   Weights& weights() { return weights_; }
   Program& program() { return program_; }
+
+  // Takes an adapter under a number that no row of a plan has for another; throws std::invalid_argument.
+  void add_adapter(std::int64_t number, std::span<const LoraWeights> weights);
+  // Lets it go; no plan may name it any more.
+  void drop_adapter(std::int64_t number);
 
   void allocate_kv(std::int32_t group, std::int32_t num_blocks, std::int32_t block_size, KvFormat format);
   KvPool& kv(std::int32_t group);  // throws std::invalid_argument for an unknown or unallocated group
@@ -67,6 +73,7 @@ class Machine {
   std::vector<RopeTable> ropes_;
   Program program_;
   std::vector<KvPool> kv_;
+  Adapters adapters_;
   std::optional<PlanCheck> check_;
   std::optional<StepRunner> runner_;
   StepPlan plan_;

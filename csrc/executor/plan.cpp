@@ -87,7 +87,8 @@ std::int32_t StepPlan::outputs() const {
   return total;
 }
 
-PlanCheck::PlanCheck(const Program& program, const std::vector<KvPool>& pools) : program_(program), pools_(pools) {
+PlanCheck::PlanCheck(const Program& program, const std::vector<KvPool>& pools, const Adapters& adapters)
+    : program_(program), pools_(pools), adapters_(adapters) {
   for (const KvPool& pool : pools) written_.emplace_back(static_cast<std::size_t>(pool.num_blocks()));
 }
 
@@ -111,6 +112,9 @@ void PlanCheck::check_row(std::size_t index, const StepRow& row) {
                     std::to_string(pools_.size()) + " KV groups");
   }
   for (std::size_t group = 0; group < pools_.size(); ++group) check_table(index, row, group);
+  if (row.adapter != 0 && adapters_.find(row.adapter) == nullptr) {
+    fail(index, "adapter " + std::to_string(row.adapter) + " is not loaded");
+  }
   check_kind(index, row);
 }
 

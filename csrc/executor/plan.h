@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "../kernels/sampler.h"
+#include "adapters.h"
 #include "program.h"
 
 namespace tidemill {
@@ -16,6 +17,7 @@ struct StepRow {
   std::int64_t start = 0;
   std::vector<std::vector<std::int32_t>> tables;  // one per KV group
   std::int32_t outputs = 0;
+  std::int64_t adapter = 0;  // 0: none
   bool draws = false;  // the outputs are draws, with these options
   SamplingParameters sampling;
 
@@ -32,7 +34,7 @@ struct StepPlan {
 // Finds the first violation of the contract; throws std::invalid_argument that names row and field.
 class PlanCheck {
  public:
-  PlanCheck(const Program& program, const std::vector<KvPool>& pools);
+  PlanCheck(const Program& program, const std::vector<KvPool>& pools, const Adapters& adapters);
   void check(const StepPlan& plan);
 
  private:
@@ -42,6 +44,7 @@ class PlanCheck {
 
   const Program& program_;
   const std::vector<KvPool>& pools_;
+  const Adapters& adapters_;
   std::vector<std::vector<std::uint64_t>> written_;  // per group and block: the check in which a row writes it
   std::uint64_t round_ = 0;
 };

@@ -76,7 +76,8 @@ struct QuantizeOp {
 
 struct LinearPart {
   std::int32_t matrix, column, bias;
-  bool quantized;  // multiplies the quantised input
+  bool quantized;              // multiplies the quantised input
+  std::int32_t target = kNone;  // what adapters know it by; none: they never change it
 };
 
 struct LinearOp {
@@ -163,9 +164,15 @@ using Instruction =
     std::variant<EmbedOp, NormOp, LayerNormOp, GluOp, ActivateOp, QuantizeOp, LinearOp, RopeOp, AttentionOp, MoeOp,
                  AddOp, ScaleOp, SigmoidGateOp, SoftCapOp, SelectOp, PoolOp>;
 
+// A weight [outputs, inputs] that adapters may change.
+struct LoraTarget {
+  std::int32_t inputs, outputs;
+};
+
 struct Program {
   std::vector<Slot> slots;
   std::vector<Instruction> instructions;
+  std::vector<LoraTarget> targets;
   std::vector<KvShape> groups;
   std::int32_t logits = kNone;  // slot of [outputs, vocab], or of the vectors of a program that pools
   std::int32_t vocab = 0;

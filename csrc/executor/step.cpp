@@ -24,9 +24,10 @@ QuantizedRows panel_view(const QuantizedRows& rows, std::int32_t panel) {
 }  // namespace
 
 StepRunner::StepRunner(Kernels kernels, ThreadPool& pool, StepSettings settings, const Program& program,
-                       const Weights& weights, std::vector<RopeTable>& ropes, const std::vector<KvPool>& kv)
+                       const Weights& weights, std::vector<RopeTable>& ropes, const std::vector<KvPool>& kv,
+                       const Adapters& adapters)
     : kernels_(kernels), pool_(pool), settings_(settings), program_(program), weights_(weights), ropes_(ropes),
-      kv_(kv), profile_(pool) {
+      kv_(kv), adapters_(adapters), profile_(pool) {
   const std::size_t panel = kPanelRows * row_stride(program.panel_width());
   scratch_floats_ = align_up(std::max(panel, attention_scratch_floats(program.largest_head_dim())), 64);
   scratch_.resize(scratch_floats_ * static_cast<std::size_t>(pool.threads()));
@@ -90,9 +91,15 @@ void StepRunner::prepare(const StepPlan& plan) {
   positions_.clear();
   selected_.clear();
   output_of_.clear();
+  lora_tokens_.clear();
+  lora_outputs_.clear();
   std::int64_t longest = 0;
   for (std::size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
+    if (const Adapter* adapter = adapters_.find(row.adapter)) {
+      lora_tokens_.add(adapter, static_cast<std::int32_t>(token_ids_.size()), row.size());
+      lora_outputs_.add(adapter, static_cast<std::int32_t>(selected_.size()), row.outputs);
+    }
     for (std::int32_t t = 0; t < row.size(); ++t) {
       if (t >= row.size() - row.outputs) {
         selected_.push_back(static_cast<std::int32_t>(token_ids_.size()));
@@ -103,6 +110,8 @@ void StepRunner::prepare(const StepPlan& plan) {
     }
     longest = std::max(longest, row.start + row.size());
   }
+  lora_tokens_.group();
+  lora_outputs_.group();
   for (RopeTable& rope : ropes_) rope.grow(static_cast<std::int32_t>(longest));
   for (TaskList& list : task_lists_) list.rows.clear();
   if (draws_.size() < static_cast<std::size_t>(outputs_)) draws_.resize(static_cast<std::size_t>(outputs_));
@@ -221,6 +230,7 @@ void StepRunner::execute(const LinearOp& op) {
     share.for_parts(share.begin(chunk), share.begin(chunk + 1),
                     [&](const LinearPart& part, std::int32_t begin, std::int32_t end) { multiply(op, part, begin, end); });
   });
+  add_low_rank(op);
 }
 
 void StepRunner::execute(const RopeOp& op) {

@@ -5,9 +5,11 @@
 #include <span>
 #include <vector>
 
+#include "adapters.h"
 #include "arena.h"
 #include "expert_groups.h"
 #include "isa.h"
+#include "lora_rows.h"
 #include "plan.h"
 #include "pool.h"
 #include "profile.h"
@@ -27,7 +29,7 @@ struct StepSettings {
 class StepRunner {
  public:
   StepRunner(Kernels kernels, ThreadPool& pool, StepSettings settings, const Program& program, const Weights& weights,
-             std::vector<RopeTable>& ropes, const std::vector<KvPool>& kv);
+             std::vector<RopeTable>& ropes, const std::vector<KvPool>& kv, const Adapters& adapters);
 
   // The plan has been checked. Draws are in the order of rows and their output positions.
   void run(const StepPlan& plan, bool sample, bool profile);
@@ -82,6 +84,7 @@ class StepRunner {
   template <class Compute>
   void emit_rows(RowsOf rows, std::int32_t width, std::int32_t out, std::int32_t out_quantized, Compute compute);
   void multiply(const LinearOp& op, const LinearPart& part, std::int32_t tile_begin, std::int32_t tile_end);
+  void add_low_rank(const LinearOp& op);
   void choose_experts(const MoeOp& op);
   void gather_rows(const MoeOp& op);
   void gate_rows(const MoeOp& op);
@@ -105,6 +108,7 @@ class StepRunner {
   const Weights& weights_;
   std::vector<RopeTable>& ropes_;
   const std::vector<KvPool>& kv_;
+  const Adapters& adapters_;
 
   StepProfile profile_;
   std::size_t instruction_ = 0;  // the one that runs
@@ -127,6 +131,9 @@ class StepRunner {
     std::int32_t row, index;
   };
   std::vector<OutputOf> output_of_;
+  LoraRows lora_tokens_, lora_outputs_;  // rows of the step with an adapter
+  std::vector<LoraTask> lora_tasks_;
+  std::vector<float> lora_hidden_;
   std::vector<TaskList> task_lists_;
   std::vector<Draw> draws_;
   ExpertGroups groups_;

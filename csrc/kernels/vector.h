@@ -3,6 +3,7 @@
 // All of them are row-wise or (token, head)-wise: a result never depends on which other rows a call contains.
 #pragma once
 #include "attention.h"
+#include "lora.h"
 #include "sampler.h"
 
 namespace tidemill {
@@ -44,6 +45,7 @@ struct VectorKernels {
                float* out);
   AttentionKernels attention[2];  // by KvFormat
   SamplerKernels sampler;
+  LoraKernels lora;
 };
 
 const VectorKernels& vector_kernels_portable();

@@ -3,6 +3,7 @@
 #include "activation_impl.h"
 #include "attention_stages.h"
 #include "glu_impl.h"
+#include "lora_impl.h"
 #include "norm_impl.h"
 #include "rope_impl.h"
 #include "sampler_impl.h"
@@ -26,7 +27,8 @@ constexpr VectorKernels vector_kernels() {
           soft_cap<S>,
           rope_head<S>,
           {attention_kernels<S, F16Element>(), attention_kernels<S, F32Element>()},
-          sampler_kernels<S>()};
+          sampler_kernels<S>(),
+          lora_kernels<S>()};
 }
 
 }  // namespace tidemill

@@ -1,13 +1,13 @@
 """Tests for each rule that keeps an answer independent of its neighbours (docs/architecture.md), on logits and draws.
 
-Each compares two ways to compute the same rows with ==, and breaks when the rule is broken in the kernels. Rule 7
-(LoRA) has no operation yet.
+Each compares two ways to compute the same rows with ==, and breaks when the rule is broken in the kernels.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,18 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.isas import EVERY_ISA
-from tests.support.tiny import VARIANTS, VOCAB, Rig, TinyModel, encode, request, run, tiny_model
+from tests.support.tiny import (
+    VARIANTS,
+    VOCAB,
+    Rig,
+    TinyModel,
+    encode,
+    request,
+    run,
+    tiny_adapter,
+    tiny_adapters,
+    tiny_model,
+)
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.step import PenaltyCounts, PlanRow, RowOptions, SequenceId, StepPlan
 from tidemill.executors.native import _native
@@ -35,7 +46,9 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return [1 + (seed * 37 + 11 * i + i * i * 3) % (VOCAB - 1) for i in range(length)]
 
 
-def row(tokens: list[int], *, start: int = 0, blocks: list[int], options: RowOptions | None = None) -> PlanRow:
+def row(
+    tokens: list[int], *, start: int = 0, blocks: list[int], options: RowOptions | None = None, adapter: int = 0
+) -> PlanRow:
     """All of a sequence's given tokens, drawn from at each of them."""
     return PlanRow(
         sequence=SequenceId(blocks[0]),
@@ -44,6 +57,7 @@ def row(tokens: list[int], *, start: int = 0, blocks: list[int], options: RowOpt
         block_tables=(blocks,),
         num_outputs=len(tokens),
         options=options or RowOptions(),
+        adapter=adapter,
     )
 
 
@@ -53,10 +67,11 @@ def logits(executor: Executor, *rows: PlanRow) -> list[Logits]:
     return [result[index] for index in range(len(rows))]
 
 
-def in_chunks(executor: Executor, tokens: list[int], size: int, blocks: list[int]) -> Logits:
+def in_chunks(executor: Executor, tokens: list[int], size: int, blocks: list[int], *, adapter: int = 0) -> Logits:
     """Logits at every position, computed in steps of ``size`` tokens."""
     parts = [
-        logits(executor, row(tokens[at : at + size], start=at, blocks=blocks))[0] for at in range(0, len(tokens), size)
+        logits(executor, row(tokens[at : at + size], start=at, blocks=blocks, adapter=adapter))[0]
+        for at in range(0, len(tokens), size)
     ]
     return np.concatenate(parts)
 
@@ -409,6 +424,58 @@ def test_rule_8_verifying_a_draft_draws_what_decoding_would(penalties: dict[str,
     confirmed = verify([*tokens, *drawn], [3, 4, 5], 12)
     executor.close()
     assert list(confirmed) == [*drawn, last]
+
+
+@pytest.mark.parametrize("isa", EVERY_ISA)
+def test_rule_7_deltas_are_of_unquantised_activations(isa: str) -> None:
+    """A head of zeros in 8 bits: its logits are the adapter's alone, and rounded activations would show in them."""
+    model = tiny_model(WeightFormat.F32, tie_word_embeddings=False)
+    head = encode("lm_head.weight", np.zeros(model.graph.spec("lm_head.weight").shape, np.float32), WeightFormat.Q8_0)
+    model = replace(model, weights={**model.weights, "lm_head.weight": head})
+    found = {}
+    for numerics in ("fast", "exact"):
+        config = ExecutorConfig(threads=1, numerics=numerics, isa=isa, kv_format="f32")  # type: ignore[arg-type]
+        rig = Rig(model=model, executor=config, adapters=[tiny_adapter(model.graph, "lm_head", rank=5)])
+        executor = rig.make_executor()
+        found[numerics] = logits(executor, row(prompt(9), blocks=[0], adapter=1))[0]
+        executor.close()
+    assert same(found["fast"], found["exact"])
+    assert found["fast"].std() > 0.5
+
+
+@pytest.mark.parametrize("isa", EVERY_ISA)
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+def test_rule_7_deltas_are_never_merged(numerics: str, isa: str) -> None:
+    """Rows with other adapters or none, in one step with any number of each: the same bits as alone, and those without
+    one as if there were none in the executor."""
+    model = tiny_model(WeightFormat.Q4_1)
+    config = ExecutorConfig(threads=1, numerics=numerics, isa=isa)  # type: ignore[arg-type]
+    plain = Rig(model=model, executor=config).make_executor()
+    executor = Rig(model=model, executor=config, adapters=tiny_adapters(model)).make_executor()
+    rows = [row(prompt(1 + 5 * i % 14, i), blocks=[i], adapter=(0, 1, 2, 3, 3, 0, 3, 2, 3)[i]) for i in range(9)]
+    together = logits(executor, *rows)
+    reversed_ = logits(executor, *rows[::-1])[::-1]
+    for one, beside, behind in zip(rows, together, reversed_, strict=True):
+        alone = logits(executor, one)[0]
+        assert same(alone, beside)
+        assert same(alone, behind)
+        assert same(alone, logits(plain, replace(one, adapter=0))[0]) == (one.adapter == 0)
+    executor.close()
+    plain.close()
+
+
+@pytest.mark.parametrize("executor_name", ["native", "reference"])
+def test_rule_7_holds_for_chunks_threads_and_both_executors(executor_name: str) -> None:
+    model = tiny_model(WeightFormat.Q8_0)
+    tokens = prompt(45)
+    for adapter in (1, 2, 3):
+        found = []
+        for threads, chunk in ((1, 45), (2, 45), (2, 16), (1, 1)):
+            config = ExecutorConfig(threads=threads, executor=executor_name)  # type: ignore[arg-type]
+            executor = Rig(model=model, executor=config, adapters=tiny_adapters(model)).make_executor()
+            found.append(in_chunks(executor, tokens, chunk, [2, 0, 1], adapter=adapter))
+            executor.close()
+        assert all(same(found[0], other) for other in found[1:])
 
 
 def test_rule_8_the_engine_asks_for_the_noise_of_seed_choice_and_position() -> None:

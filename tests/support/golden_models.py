@@ -15,6 +15,7 @@ from tidemill.executors.factory import make_executor
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
 from tidemill.graph.graph import Graph, Node, Rope, RopeSpec
+from tidemill.graph.lora import Adapter, AdapterNumber
 from tidemill.models.loading import load_model
 from tidemill.models.loading.stored import StoredWeights
 from tidemill.models.model import Model
@@ -83,11 +84,17 @@ def goldens(case: str, weights: str = "f16") -> list[Golden]:
 
 
 def executor_for(
-    name: str, graph: Graph, weights: Mapping[str, WeightTensor], num_blocks: int = NUM_BLOCKS
+    name: str,
+    graph: Graph,
+    weights: Mapping[str, WeightTensor],
+    num_blocks: int = NUM_BLOCKS,
+    adapters: Sequence[Adapter] = (),
 ) -> Executor:
-    """An executor in exact numerics with its KV allocated."""
+    """An executor in exact numerics with its KV allocated; its adapters are 1, 2, ..."""
     config = ExecutorConfig(executor="native" if name == "native" else "reference", numerics="exact", threads=1)
-    executor = make_executor(graph, weights, config)
+    executor = make_executor(graph, weights, config, adapters=bool(adapters))
+    for index, adapter in enumerate(adapters):
+        executor.add_adapter(AdapterNumber(index + 1), adapter)
     executor.allocate_kv(
         [KvPoolSpec(group=group.name, num_blocks=num_blocks, block_size=BLOCK_SIZE) for group in graph.kv_groups]
     )
@@ -95,7 +102,13 @@ def executor_for(
 
 
 def row(
-    graph: Graph, tokens: Sequence[int], *, start: int = 0, outputs: int = 1, num_blocks: int = NUM_BLOCKS
+    graph: Graph,
+    tokens: Sequence[int],
+    *,
+    start: int = 0,
+    outputs: int = 1,
+    num_blocks: int = NUM_BLOCKS,
+    adapter: int = 0,
 ) -> PlanRow:
     """One sequence's share of a step. Positions do not lie in the order of the blocks, and blocks that a window has
     passed are given back."""
@@ -111,21 +124,25 @@ def row(
         block_tables=tuple(table(group.window) for group in graph.kv_groups),
         num_outputs=outputs,
         options=RowOptions() if outputs else None,
+        adapter=adapter,
     )
 
 
-def all_logits(executor: Executor, graph: Graph, prompt: Sequence[int]) -> Floats:
+def all_logits(executor: Executor, graph: Graph, prompt: Sequence[int], *, adapter: int = 0) -> Floats:
     """Logits of every position of a prompt, in one step."""
-    return executor.logits(StepPlan(step=0, rows=(row(graph, prompt, outputs=len(prompt)),)))[0]
+    return executor.logits(StepPlan(step=0, rows=(row(graph, prompt, outputs=len(prompt), adapter=adapter),)))[0]
 
 
-def greedy(executor: Executor, graph: Graph, prompt: Sequence[int], count: int, chunk: int) -> list[int]:
+def greedy(
+    executor: Executor, graph: Graph, prompt: Sequence[int], count: int, chunk: int, *, adapter: int = 0
+) -> list[int]:
     """So many tokens: the prompt in chunks, then one token a step."""
     tokens, done, step = list(prompt), 0, 0
     while len(tokens) < len(prompt) + count:
         part = tokens[done : done + chunk]
         last = done + len(part) == len(tokens)
-        executor.submit(StepPlan(step=step, rows=(row(graph, part, start=done, outputs=int(last)),)))
+        one = row(graph, part, start=done, outputs=int(last), adapter=adapter)
+        executor.submit(StepPlan(step=step, rows=(one,)))
         done, step = done + len(part), step + 1
         tokens += executor.collect().rows[0].tokens
     return tokens[len(prompt) :]

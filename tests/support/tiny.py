@@ -6,8 +6,9 @@ Golden values do not come from here; tests/golden compares with transformers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from tidemill.executors.factory import make_executor
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.formats import WeightFormat, WeightTensor
 from tidemill.graph.graph import Graph
+from tidemill.graph.lora import Adapter, AdapterNumber, LowRankDelta, adapter_targets
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.fields import Fields
 from tidemill.models.registry import build_graph
@@ -163,7 +165,7 @@ def encode(name: str, values: npt.NDArray[np.float32], format_: WeightFormat) ->
     return WeightTensor(name=name, format=format_, shape=values.shape, data=flat)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TinyModel:
     """A graph with its weights."""
 
@@ -190,6 +192,32 @@ def tiny_model(format_: WeightFormat = WeightFormat.Q4_1, *, seed: int = 11, **c
     return TinyModel(graph=graph, weights=weights)
 
 
+def tiny_adapter(graph: Graph, *parts: str, seed: int = 1, rank: int = 4) -> Adapter:
+    """A seeded adapter of the weights whose names have one of these parts; large enough to change every token."""
+    random = np.random.default_rng(seed)
+    deltas = {}
+    for name, spec in adapter_targets(graph).items():
+        if any(part in name for part in parts):
+            outputs, inputs = spec.shape
+            a = random.standard_normal((rank, inputs)) / np.sqrt(inputs)
+            b = random.standard_normal((outputs, rank))
+            deltas[name] = LowRankDelta(a=a.astype(np.float32), b=b.astype(np.float32), scale=0.7)
+    return Adapter(deltas=deltas)
+
+
+ADAPTER_PARTS: tuple[tuple[str, ...], ...] = (("q_proj",), ("v_proj", "down_proj", "gate_proj"), ("_proj", "lm_head"))
+"""What three adapters change: a part of what is fused, parts of several layers, everything."""
+
+
+@cache
+def tiny_adapters(model: TinyModel) -> tuple[Adapter, ...]:
+    """Adapters 1, 2, 3 of a model: of ranks that fill no vector, one, and more than one."""
+    return tuple(
+        tiny_adapter(model.graph, *parts, seed=seed, rank=rank)
+        for seed, (rank, parts) in enumerate(zip((3, 8, 17), ADAPTER_PARTS, strict=True))
+    )
+
+
 @dataclass(kw_only=True)
 class Rig:
     """One way to run a tiny model; every field is something an answer must not depend on."""
@@ -206,6 +234,8 @@ class Rig:
     policy: Literal["continuous", "dynamic", "static-compacted", "static"] = "continuous"
     row_variant: int = 0
     end_token_ids: tuple[int, ...] = (0,)
+    adapters: Sequence[Adapter] = ()
+    """Those that the executor has, under the numbers 1, 2, ..."""
 
     @property
     def embedding(self) -> Embedding | None:
@@ -216,10 +246,18 @@ class Rig:
     def make_executor(self) -> Executor:
         """The executor with its KV allocated."""
         graph = fuse(self.model.graph) if self.fused else self.model.graph
-        executor = make_executor(graph, self.model.weights, self.executor, force_row_variant=self.row_variant)
+        executor = make_executor(
+            graph,
+            self.model.weights,
+            self.executor,
+            force_row_variant=self.row_variant,
+            adapters=bool(self.adapters),
+        )
         executor.allocate_kv(
             [KvPoolSpec(group=g.name, num_blocks=self.num_blocks, block_size=self.block_size) for g in graph.kv_groups]
         )
+        for index, adapter in enumerate(self.adapters):
+            executor.add_adapter(AdapterNumber(index + 1), adapter)
         return executor
 
     def make_loop(self, grammars: Grammars | None = None) -> EngineLoop:

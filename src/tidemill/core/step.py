@@ -106,6 +106,8 @@ class PlanRow:
     """How many of the last positions to draw a token from; of a model that embeds, 1 asks for the sequence's vector."""
     options: RowOptions | None = None
     """Present exactly if tokens are drawn: num_outputs > 0, and the model does not embed."""
+    adapter: int = 0
+    """The adapter (``graph.lora``) that the executor has under this number; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

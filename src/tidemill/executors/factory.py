@@ -14,9 +14,15 @@ __all__ = ["make_executor"]
 
 
 def make_executor(
-    graph: Graph, weights: Mapping[str, WeightTensor], config: ExecutorConfig, *, force_row_variant: int = 0
+    graph: Graph,
+    weights: Mapping[str, WeightTensor],
+    config: ExecutorConfig,
+    *,
+    force_row_variant: int = 0,
+    adapters: bool = False,
 ) -> Executor:
-    """Build the executor for a graph, plain or fused, and its weights. KV is allocated by the caller.
+    """Build the executor for a graph, plain or fused, and its weights. KV is allocated by the caller. ``adapters``: it
+    takes adapters, for which it may need more room in a step.
 
     ``force_row_variant`` is the native executor's (tests). Raises ConfigError for a setting that cannot run here, and
     ModelLoadError for a weight that does not fit the graph.
@@ -32,6 +38,7 @@ def make_executor(
             numerics=config.numerics,
             kv_format=config.resolved_kv_format,
             attention=config.attention,
+            adapters=adapters,
         )
     try:
         from tidemill.executors.native.executor import NativeExecutor
@@ -40,4 +47,4 @@ def make_executor(
             f"the native executor cannot be loaded ({error}); reinstall tidemill, or use executor=reference",
             param="executor",
         ) from error
-    return NativeExecutor(graph, weights, config, force_row_variant=force_row_variant)
+    return NativeExecutor(graph, weights, config, force_row_variant=force_row_variant, adapters=adapters)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tidemill.core.step import StepPlan, StepResult
 from tidemill.executors.roof import Roof
+from tidemill.graph.lora import Adapter, AdapterNumber
 
 __all__ = ["Executor", "KvPoolSpec"]
 
@@ -53,6 +54,15 @@ class Executor(Protocol):
 
     def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
         """Make the KV pools, one per group of the graph, in its order."""
+        ...
+
+    def add_adapter(self, number: AdapterNumber, adapter: Adapter) -> None:
+        """Take an adapter that rows may name from now on. No step may be in flight. Raises ValueError for a number in
+        use, for a part that does not fit its weight, and where the executor was made without adapters."""
+        ...
+
+    def drop_adapter(self, number: AdapterNumber) -> None:
+        """Let an adapter go that no later plan names; unknown numbers are ignored. No step may be in flight."""
         ...
 
     def submit(self, plan: StepPlan) -> None:

@@ -74,6 +74,9 @@ class Machine:
     def set_positions(self, positions: int) -> None:
         """How many positions there are, where they are learned."""
 
+    def add_target(self, inputs: int, outputs: int) -> int:
+        """A weight that adapters may change."""
+
     def embed(self, table: int, out: int, width: int, by: str, offset: int) -> None: ...
     def layer_norm(
         self, x: int, weight: int, bias: int, eps: float, outputs: bool, width: int, out: int, out_quantized: int
@@ -95,9 +98,10 @@ class Machine:
         out: int,
         out_width: int,
         residual: int,
-        parts: Sequence[tuple[int, int, int, int]],
+        parts: Sequence[tuple[int, int, int, int, int]],
     ) -> None:
-        """``parts``: per weight its matrix, first output column, bias, and 1 if it multiplies the quantised input."""
+        """``parts``: per weight its matrix, first output column, bias, 1 if it multiplies the quantised input, and the
+        target that adapters know it by."""
 
     def rope(self, x: int, heads: int, head_dim: int, rope: int, out: int) -> None: ...
     def attention(
@@ -148,6 +152,14 @@ class Machine:
     def select(self, x: int, width: int, out: int) -> None: ...
     def pool(self, mode: str, x: int, width: int, out: int) -> None: ...
     def allocate_kv(self, group: int, num_blocks: int, block_size: int, half: bool) -> None: ...
+    def add_adapter(
+        self,
+        number: int,
+        parts: Sequence[tuple[int, npt.NDArray[np.float32], npt.NDArray[np.float32], float]],
+    ) -> None:
+        """``parts``: per weight its target, A [rank, inputs], B [outputs, rank], and the scale."""
+
+    def drop_adapter(self, number: int) -> None: ...
     def submit(self, rows: Sequence[object], sample: bool, profile: bool = False) -> None: ...
     def stage_seconds(self) -> list[tuple[float, float]]:
         """Of the last profiled step: seconds worked and waited in each stage of csrc/executor/profile.h."""

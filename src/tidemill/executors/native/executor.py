@@ -23,6 +23,7 @@ from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.roof import Roof, measure_roof
 from tidemill.graph.formats import WeightTensor
 from tidemill.graph.graph import Graph
+from tidemill.graph.lora import Adapter, AdapterNumber
 from tidemill.graph.weight_source import WeightSource
 
 __all__ = ["NativeExecutor"]
@@ -43,8 +44,9 @@ class NativeExecutor:
         config: ExecutorConfig,
         *,
         force_row_variant: int = 0,
+        adapters: bool = False,
     ) -> None:
-        """Pack the weights and lower the graph, plain or fused.
+        """Pack the weights and lower the graph, plain or fused. ``adapters``: some may be added.
 
         ``force_row_variant`` (1 to 4) fixes the rows per inner call of the linear kernels, for tests: the results are
         the same bits. Raises ConfigError for a setting that cannot run here, ModelLoadError for a wrong weight.
@@ -63,9 +65,10 @@ class NativeExecutor:
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self._packed = PackedWeights(self._machine, _cache(config, self._machine.threads, weights))
-        lowered = lower(self._machine, graph, weights, config.numerics, self._packed)
+        lowered = lower(self._machine, graph, weights, config.numerics, self._packed, adapters=adapters)
+        self._targets = lowered.targets
         element = 2 if config.resolved_kv_format == "f16" else 4
-        self._stages = StageTable(graph, weights, lowered, element)
+        self._stages = StageTable(graph, weights, lowered.instructions, element)
 
     @property
     def description(self) -> str:
@@ -111,6 +114,19 @@ class NativeExecutor:
                     f"{spec.num_blocks} KV blocks of {spec.block_size} tokens do not fit into memory; lower kv_memory",
                     param="kv_memory",
                 ) from None
+
+    def add_adapter(self, number: AdapterNumber, adapter: Adapter) -> None:
+        unknown = next((name for name in adapter.deltas if name not in self._targets), None)
+        if unknown is not None:
+            raise ValueError(f"no adapter can change {unknown}")
+        parts = [
+            (self._targets[name], np.ascontiguousarray(one.a), np.ascontiguousarray(one.b), one.scale)
+            for name, one in adapter.deltas.items()
+        ]
+        self._machine.add_adapter(number, parts)
+
+    def drop_adapter(self, number: AdapterNumber) -> None:
+        self._machine.drop_adapter(number)
 
     def submit(self, plan: StepPlan) -> None:
         self._machine.submit(plan.rows, sample=not self._pools, profile=plan.profile)

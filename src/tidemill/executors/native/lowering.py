@@ -48,11 +48,21 @@ from tidemill.graph.graph import (
 if TYPE_CHECKING:
     from tidemill.executors.native._native import Machine
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["Lowered", "LoweredGraph", "lower"]
 
 _NONE = -1
 Slots = Callable[[Buffer | None], int]
 """The slot of a buffer; -1 for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredGraph:
+    """What became of a graph."""
+
+    instructions: tuple[Lowered, ...]
+    """Where each instruction came from."""
+    targets: Mapping[str, int]
+    """The weights that adapters may change, by the names that linear layers know them by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +83,11 @@ def lower(
     weights: Mapping[str, WeightTensor],
     numerics: Literal["fast", "exact"],
     packed: PackedWeights,
-) -> tuple[Lowered, ...]:
-    """Give the machine a graph's weights, KV groups, slots and instructions. Accepts plain and fused graphs. Returns
-    where each instruction came from.
+    *,
+    adapters: bool = False,
+) -> LoweredGraph:
+    """Give the machine a graph's weights, KV groups, slots and instructions. Accepts plain and fused graphs.
+    ``adapters``: rows may have adapters, so the input of each linear layer is kept in floats too.
 
     Raises ModelLoadError for a weight that is missing or has another shape than the graph names.
     """
@@ -84,7 +96,7 @@ def lower(
         group.name: machine.add_group(group.layers, group.kv_heads, group.head_dim, group.window or 0)
         for group in graph.kv_groups
     }
-    walk = _Walk(graph, store, groups, fast=numerics == "fast")
+    walk = _Walk(graph, store, groups, fast=numerics == "fast", adapters=adapters)
     of_nodes = [walk.steps_of(node) for node in graph.nodes]
     steps = [step for of_node in of_nodes for step in of_node]
     packed.load(store.planned, weights)
@@ -100,11 +112,12 @@ def lower(
         machine.set_logits(result, graph.vocab_size)
     if graph.positions is not None:
         machine.set_positions(graph.positions)
-    return tuple(
+    instructions = (
         Lowered(node=index, first=at == 0, integer=walk.on_bytes(graph.nodes[index]))
         for index, of_node in enumerate(of_nodes)
         for at in range(len(of_node))
     )
+    return LoweredGraph(instructions=tuple(instructions), targets=store.targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +145,14 @@ def _lifetimes(steps: list[_Step], keep: Buffer) -> list[Lifetime]:
 class _Walk:
     """The first walk: nodes to steps."""
 
-    def __init__(self, graph: Graph, store: WeightStore, groups: Mapping[str, int], *, fast: bool) -> None:
+    def __init__(
+        self, graph: Graph, store: WeightStore, groups: Mapping[str, int], *, fast: bool, adapters: bool
+    ) -> None:
         self._graph = graph
         self._store = store
         self._groups = groups
         self._fast = fast
+        self._adapters = adapters
         self._scratches = 0
         # Values read as floats, and values read as 8-bit rows.
         self._as_floats = {graph.logits.id}
@@ -146,7 +162,7 @@ class _Walk:
                 kinds = {self._on_bytes(name) for name in node.weights}
                 if True in kinds:
                     self._as_bytes.add(node.x.id)
-                if False in kinds:
+                if False in kinds or adapters:
                     self._as_floats.add(node.x.id)
                 if node.residual is not None:
                     self._as_floats.add(node.residual.id)
@@ -275,7 +291,7 @@ class _Walk:
 
     def _linear(self, node: Linear) -> _Step:
         on_bytes = [self._on_bytes(name) for name in node.weights]
-        x = Buffer(value=node.x) if False in on_bytes else None
+        x = Buffer(value=node.x) if False in on_bytes or self._adapters else None
         quantized = Buffer(value=node.x, quantized=True) if True in on_bytes else None
         residual, out = _buffer(node.residual), Buffer(value=node.out)
         parts = self._parts(node, on_bytes)
@@ -294,15 +310,17 @@ class _Walk:
             ),
         )
 
-    def _parts(self, node: Linear, on_bytes: list[bool]) -> list[tuple[int, int, int, int]]:
-        """Per weight: its matrix, its first column in the output, its bias, and whether it runs on 8-bit rows."""
+    def _parts(self, node: Linear, on_bytes: list[bool]) -> list[tuple[int, int, int, int, int]]:
+        """Per weight: its matrix, its first column in the output, its bias, whether it runs on 8-bit rows, and what
+        adapters know it by."""
         parts = []
         column = 0
         for name, bias, quantized in zip(
             node.weights, node.biases or (None,) * len(node.weights), on_bytes, strict=True
         ):
             bias_index = _NONE if bias is None else self._store.vector(bias)
-            parts.append((self._store.matrix(name), column, bias_index, int(quantized)))
+            target = self._store.target(name) if self._adapters else _NONE
+            parts.append((self._store.matrix(name), column, bias_index, int(quantized), target))
             column += self._store.outputs(name)
         return parts
 

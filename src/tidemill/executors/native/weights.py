@@ -79,6 +79,8 @@ class WeightStore:
         self._vectors: dict[str, int] = {}
         self._tables: dict[str, int] = {}
         self._ropes: dict[RopeSpec, int] = {}
+        self.targets: dict[str, int] = {}
+        """Weights that adapters may change; a second name of a tensor is a target of its own."""
         self._formats: dict[str, WeightFormat] = {}
 
     def quantized(self, name: str) -> bool:
@@ -123,6 +125,13 @@ class WeightStore:
             self._vectors[name] = self._machine.add_vector(values)
             release_origin(self._weights, name)
         return self._vectors[name]
+
+    def target(self, name: str) -> int:
+        """What adapters know a linear layer's weight by."""
+        if name not in self.targets:
+            outputs, inputs = self._graph.spec(name).shape
+            self.targets[name] = self._machine.add_target(inputs, outputs)
+        return self.targets[name]
 
     def table(self, name: str) -> int:
         """A matrix whose rows are read one at a time from the stored bytes."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tidemill.core.step import NO_BLOCK, PlanRow, StepPlan
 from tidemill.executors.protocol import KvPoolSpec
-from tidemill.graph.graph import Graph
+from tidemill.graph.graph import Graph, Rows
 
 __all__ = ["Batch", "checked"]
 
@@ -42,6 +42,12 @@ class Batch:
             selected=np.concatenate(selected),
             spans=spans,
         )
+
+    def adapter_rows(self, rows: Rows) -> list[tuple[int, npt.NDArray[np.int64]]]:
+        """The adapters that rows of this kind have, each with the indices of its rows."""
+        counts = [len(row.tokens) if rows is Rows.TOKENS else row.num_outputs for row, _ in self.spans]
+        numbers = np.repeat([row.adapter for row, _ in self.spans], counts)
+        return [(int(number), np.flatnonzero(numbers == number)) for number in np.unique(numbers) if number]
 
 
 def checked(plan: StepPlan, pools: Sequence[KvPoolSpec], graph: Graph) -> StepPlan:

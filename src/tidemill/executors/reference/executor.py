@@ -19,7 +19,7 @@ from tidemill.executors.reference.attention import attend
 from tidemill.executors.reference.batch import Batch, checked
 from tidemill.executors.reference.experts import Experts
 from tidemill.executors.reference.kv import KvPool
-from tidemill.executors.reference.linear import Floats, Matrix
+from tidemill.executors.reference.linear import Floats, LowRank, Matrix
 from tidemill.executors.reference.operations import ACTIVATIONS, layer_norm, rms_norm, rope, sigmoid_gate, soft_cap
 from tidemill.executors.reference.sampler import draw, log_probabilities
 from tidemill.executors.roof import Roof
@@ -47,6 +47,7 @@ from tidemill.graph.graph import (
     ValueId,
     inputs,
 )
+from tidemill.graph.lora import Adapter, AdapterNumber, adapter_targets
 
 __all__ = ["ReferenceExecutor"]
 
@@ -66,6 +67,7 @@ class ReferenceExecutor:
         numerics: Literal["fast", "exact"] = "exact",
         kv_format: Literal["f16", "f32"] = "f32",
         attention: Literal["tiled", "materialized"] = "tiled",
+        adapters: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._graph = graph
@@ -77,6 +79,8 @@ class ReferenceExecutor:
         self._matrices: dict[str, Matrix] = {}
         self._experts: dict[str, Experts] = {}
         self._pools: dict[str, KvPool] = {}
+        self._targets = adapter_targets(graph) if adapters else {}
+        self._adapters: dict[int, dict[str, LowRank]] = {}
         self._plan: StepPlan | None = None
         self._nodes_computed = 0
         self._last_reader = {value.id: node for node in graph.nodes for value in inputs(node)}
@@ -101,6 +105,20 @@ class ReferenceExecutor:
         if [spec.group for spec in pools] != names:
             raise ValueError(f"pools for {[spec.group for spec in pools]}, but the graph's KV groups are {names}")
         self._pools = {spec.group: KvPool(self._graph.group(spec.group), spec, self._kv_format) for spec in pools}
+
+    def add_adapter(self, number: AdapterNumber, adapter: Adapter) -> None:
+        self._idle()
+        if number < 1 or number in self._adapters:
+            raise ValueError(f"an adapter cannot have the number {number}")
+        for name, delta in adapter.deltas.items():
+            shape = None if name not in self._targets else self._targets[name].shape
+            if shape != (delta.b.shape[0], delta.a.shape[1]) or delta.a.shape[0] != delta.b.shape[1]:
+                raise ValueError(f"the adapter's part for {name} does not fit it: {shape}")
+        self._adapters[number] = {name: LowRank(delta) for name, delta in adapter.deltas.items()}
+
+    def drop_adapter(self, number: AdapterNumber) -> None:
+        self._idle()
+        self._adapters.pop(number, None)
 
     def submit(self, plan: StepPlan) -> None:
         self._idle()
@@ -140,6 +158,7 @@ class ReferenceExecutor:
     def close(self) -> None:
         self._matrices.clear()
         self._experts.clear()
+        self._adapters.clear()
         self._tensors.clear()
         self._pools.clear()
         self._plan = None
@@ -149,6 +168,9 @@ class ReferenceExecutor:
             raise ValueError(f"step {self._plan.step} is in flight")
 
     def _checked(self, plan: StepPlan) -> StepPlan:
+        for index, row in enumerate(plan.rows):
+            if row.adapter and row.adapter not in self._adapters:
+                raise ValueError(f"plan row {index}: adapter {row.adapter} is not loaded")
         return checked(plan, [pool.spec for pool in self._pools.values()], self._graph)
 
     def _pool(self, group: str) -> KvPool:
@@ -175,7 +197,7 @@ class ReferenceExecutor:
             case LayerNorm():
                 return layer_norm(values[node.x.id], self._vector(node.weight), self._vector(node.bias), node.eps)
             case Linear():
-                return self._linear(node, values)
+                return self._linear(node, values, batch)
             case Rope():
                 heads = values[node.x.id].reshape(-1, node.heads, node.head_dim)
                 return rope(heads, node.rope, batch.positions).reshape(-1, node.out.width)
@@ -212,12 +234,17 @@ class ReferenceExecutor:
         )
         return rows.astype(np.float64)[np.searchsorted(ids, rows_read)]
 
-    def _linear(self, node: Linear, values: Mapping[ValueId, Floats]) -> Floats:
+    def _linear(self, node: Linear, values: Mapping[ValueId, Floats], batch: Batch) -> Floats:
         x = values[node.x.id]
         parts = []
         for weight, bias in zip(node.weights, node.biases or (None,) * len(node.weights), strict=True):
             out = self._matrix(weight).times(x)
-            parts.append(out if bias is None else out + self._vector(bias))
+            out = out if bias is None else out + self._vector(bias)
+            for number, rows in batch.adapter_rows(node.out.rows):
+                delta = self._adapters[number].get(weight)
+                if delta is not None:
+                    out[rows] += delta.times(x[rows])
+            parts.append(out)
         out = np.concatenate(parts, axis=1)
         return out if node.residual is None else out + values[node.residual.id]
 

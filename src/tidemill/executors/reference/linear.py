@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.graph.formats import WeightTensor, block_parts, dequantize
+from tidemill.graph.lora import LowRankDelta
 
-__all__ = ["Floats", "Matrix", "quantized_rows"]
+__all__ = ["Floats", "LowRank", "Matrix", "quantized_rows"]
 
 Floats = npt.NDArray[np.float64]
 Float32s = npt.NDArray[np.float32]
@@ -38,6 +39,18 @@ class Matrix:
             return self._grouped.times(x)
         assert self._values is not None
         return _row_tiles(x, self._values)
+
+
+class LowRank:
+    """What an adapter adds to the products of one weight: from unrounded rows, in any numerics."""
+
+    def __init__(self, delta: LowRankDelta) -> None:
+        self._a, self._b = delta.a.astype(np.float64), delta.b.astype(np.float64)
+        self._scale = delta.scale
+
+    def times(self, x: Floats) -> Floats:
+        """B (scale * (A x)). x [rows, inputs] -> [rows, outputs]"""
+        return _row_tiles(self._scale * _row_tiles(x, self._a), self._b)
 
 
 class _Grouped:
