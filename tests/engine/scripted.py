@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.support.guesses import Guess, Guessing
 from tidemill.core.clock import Clock, ManualClock
 from tidemill.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from tidemill.core.errors import ModelLoadError
@@ -28,10 +29,10 @@ from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
-from tidemill.engine.proposer import Proposer
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.roof import Roof
 from tidemill.scheduling.criteria import criteria_of
+from tidemill.scheduling.draft_lengths import FixedLengths
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler
 
@@ -161,7 +162,7 @@ def make_loop(
     max_model_len: int = 4096,
     kv_capacity_tokens: int | None = None,
     executor: HashExecutor | None = None,
-    proposer: Proposer | None = None,
+    proposer: Guess | None = None,
     max_proposed: int = 0,
     clock: Clock | None = None,
     end_token_ids: tuple[int, ...] = (END,),
@@ -192,8 +193,8 @@ def make_loop(
             order=criteria_of(str(scheduler.get("order", "fcfs"))),
             executor=executor.description,
         ),
-        proposer=proposer,
-        max_proposed=max_proposed,
+        proposers=[Guessing(proposer)] if proposer else [],
+        lengths=FixedLengths(max_proposed),
         clock=clock or ManualClock(),
         seeds=seeds,
         profiler=profiler,

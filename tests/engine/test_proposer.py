@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.engine.proposer import NoProposer, resolve
+from tidemill.engine.proposer import resolve
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,3 @@ def test_the_right_prefix_and_one_more_are_kept(
 def test_a_draw_for_each_proposal_and_one_more_is_needed() -> None:
     with pytest.raises(ValueError, match="2 tokens drawn for 2 proposals"):
         resolve((1, 2), (1, 2))
-
-
-def test_plain_autoregression_proposes_nothing() -> None:
-    assert NoProposer().propose([1, 2, 3], 8) == ()

@@ -3,6 +3,8 @@ is run. Hypothesis picks requests and ways to run them; the yardstick is the req
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from tests.support.guesses import Guessing
 from tests.support.isas import EVERY_ISA
 from tests.support.tiny import VARIANTS, VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
 from tidemill.core.config import ExecutorConfig
@@ -46,6 +49,29 @@ def prompts(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[list[int]]:
         length=lengths,
         seed=numbers,
     )
+
+
+class PartlyRight:
+    """Guesses of which about a half is what the answer says, once it was told answers; before, at random. Of all
+    sequences the same."""
+
+    def __init__(self, seed: int) -> None:
+        self._numbers = random.Random(seed)
+        self.known: dict[tuple[int, ...], list[int]] = {}
+
+    def propose(self, tokens: Sequence[int], limit: int) -> Sequence[int]:
+        said = next((text for text in self.known.values() if text[: len(tokens)] == list(tokens)), [])
+        right = said[len(tokens) : len(tokens) + self._numbers.randrange(limit + 1)]
+        return [t if self._numbers.random() < 0.7 else self._numbers.randrange(VOCAB) for t in right] or [tokens[-1]]
+
+
+def learn(rig: Rig, answers: dict[tuple[str, int], Answer], requests: list[TokenRequest]) -> None:
+    """Tell the rig's proposer what was answered."""
+    prompts = {one.request_id: list(one.prompt) for one in requests}
+    for proposer in rig.proposers:
+        guess: PartlyRight = proposer.guess  # type: ignore[attr-defined]
+        for (name, choice), answer in answers.items():
+            guess.known[len(guess.known), choice] = [*prompts[name], *answer.tokens]
 
 
 @st.composite
@@ -85,6 +111,9 @@ def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool) -> Rig:
         prefix_cache=draw(st.sampled_from(["on", "on", "off"])),
         policy=draw(st.sampled_from(["continuous", "continuous", "dynamic", "static-compacted", "static"])),
         row_variant=draw(st.sampled_from([0, 1, 2, 3, 4])),
+        speculate=draw(st.sampled_from(["off", "ngram"])),
+        speculate_length=draw(st.sampled_from(["adaptive", "fixed"])),
+        proposers=[Guessing(PartlyRight(draw(st.integers(0, 99))))] if draw(st.booleans()) else [],
     )
 
 
@@ -117,7 +146,10 @@ def test_answers_are_those_of_the_request_alone(growing: bool, stagger: int, dat
         together = run(loop, requests, stagger=stagger)
         event(f"preempted: {loop.stats().preemptions_total > 0}")
         event(f"from the cache: {loop.stats().prefix_hit_tokens_total > 0}")
+        learn(rig, together, requests)
         again = run(loop, requests[:3])
+        event(f"guessed: {sum(loop.stats().draft_tokens_total.values()) > 0}")
+        event(f"guessed right: {sum(loop.stats().draft_accepted_tokens_total.values()) > 0}")
     finally:
         loop.close()
     for one in requests[:3]:

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import pytest
 
 from tests.engine.scripted import START, VOCAB, HashExecutor, chain, request, run, tokens
+from tests.support.guesses import Guess, Guessing
 from tidemill.core.clock import ManualClock
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.step import NO_BLOCK, PlanRow, RowOutputs
 from tidemill.core.tokens import EngineInfo
 from tidemill.engine.loop import EngineLoop
-from tidemill.engine.proposer import Proposer
 from tidemill.executors.protocol import KvPoolSpec
+from tidemill.scheduling.draft_lengths import FixedLengths
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler
 
@@ -53,7 +54,7 @@ class Wrong:
 
 
 def engine(
-    full: int, window: int, *, proposer: Proposer | None = None, **settings: object
+    full: int, window: int, *, proposer: Guess | None = None, **settings: object
 ) -> tuple[EngineLoop, WindowExecutor]:
     executor = WindowExecutor([None, 8])
     groups = [
@@ -70,8 +71,8 @@ def engine(
         executor=executor,
         scheduler=scheduler,
         info=info,
-        proposer=proposer,
-        max_proposed=4 if proposer else 0,
+        proposers=[Guessing(proposer)] if proposer else [],
+        lengths=FixedLengths(4),
         clock=ManualClock(),
         seeds=lambda: 1,
         strict=True,

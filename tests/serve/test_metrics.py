@@ -51,6 +51,9 @@ def test_routers_find_the_signals_that_they_read_from_vllm() -> None:
         kv_block_size=32,
         prefix_asked_tokens_total=700,
         prefix_hit_tokens_total=420,
+        drafts_total={"ngram": 3, "draft": 2},
+        draft_tokens_total={"ngram": 12, "draft": 8},
+        draft_accepted_tokens_total={"ngram": 5, "draft": 7},
     )
     metrics = PrometheusMetrics()
     metrics.watch(lambda: stats, model="tide/m")
@@ -63,6 +66,9 @@ def test_routers_find_the_signals_that_they_read_from_vllm() -> None:
         'vllm:cache_config_info{block_size="32",model_name="tide/m",num_gpu_blocks="100"}': 1,
         'vllm:prefix_cache_queries_total{model_name="tide/m"}': 700,
         'vllm:prefix_cache_hits_total{model_name="tide/m"}': 420,
+        'vllm:spec_decode_num_drafts_total{model_name="tide/m"}': 5,
+        'vllm:spec_decode_num_draft_tokens_total{model_name="tide/m"}': 20,
+        'vllm:spec_decode_num_accepted_tokens_total{model_name="tide/m"}': 12,
     }
     kinds = dict(re.findall(r"^# TYPE (vllm:\S+) (\w+)$", page.decode(), re.M))
     assert kinds == {
@@ -72,6 +78,9 @@ def test_routers_find_the_signals_that_they_read_from_vllm() -> None:
         "vllm:cache_config_info": "gauge",
         "vllm:prefix_cache_queries_total": "counter",
         "vllm:prefix_cache_hits_total": "counter",
+        "vllm:spec_decode_num_drafts_total": "counter",
+        "vllm:spec_decode_num_draft_tokens_total": "counter",
+        "vllm:spec_decode_num_accepted_tokens_total": "counter",
     }
 
 

@@ -20,6 +20,8 @@ from tidemill.core.embedding import Embedding
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
 from tidemill.engine.loop import EngineLoop
+from tidemill.engine.proposer import Proposer
+from tidemill.engine.speculation import lengths_of, proposers_of
 from tidemill.executors.factory import make_executor
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.formats import WeightFormat, WeightTensor
@@ -233,6 +235,10 @@ class Rig:
     jump_ahead: Literal["on", "off"] = "on"
     policy: Literal["continuous", "dynamic", "static-compacted", "static"] = "continuous"
     row_variant: int = 0
+    speculate: str = "off"
+    speculate_length: Literal["adaptive", "fixed"] = "fixed"
+    proposers: Sequence[Proposer] = ()
+    """Besides those that ``speculate`` names."""
     end_token_ids: tuple[int, ...] = (0,)
     adapters: Sequence[Adapter] = ()
     """Those that the executor has, under the numbers 1, 2, ..."""
@@ -270,6 +276,9 @@ class Rig:
             jump_ahead=self.jump_ahead,
             policy=self.policy,
             batch_wait=0.0,
+            speculate=self.speculate,
+            speculate_length=self.speculate_length,
+            speculate_tokens=5,
         )
         space = KvSpace(
             [
@@ -293,6 +302,8 @@ class Rig:
             strict=True,
             kv_groups=[group.name for group in self.model.graph.kv_groups],
             grammars=grammars,
+            proposers=[*proposers_of(config), *self.proposers],
+            lengths=lengths_of(config),
         )
 
 

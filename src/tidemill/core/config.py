@@ -145,8 +145,23 @@ class SchedulerConfig:
     room is needed; off: every prompt is computed whole. With kv_reservation contiguous nothing is shared."""
     jump_ahead: Literal["on", "off"] = "on"
     """on: tokens that a grammar leaves no choice about are computed together in one step; off: one step each."""
+    speculate: str = "off"
+    """Guess tokens that may follow and compute them in one step with the newest; answers stay the same, bit for bit.
+    off, or one or more, joined by commas, of which each is asked where those before it have no guess: ngram: what
+    followed in prompt and answer so far, where they said the same."""
+    speculate_tokens: int = 8
+    """Most tokens to guess for a sequence in a step."""
+    speculate_length: Literal["adaptive", "fixed"] = "adaptive"
+    """adaptive: as many as pay, from how often guesses are right and what steps take, so none where none pays; fixed:
+    always speculate_tokens, where there is a guess."""
     prefix_cache_ttl: float = 0.0
     """Seconds after which a kept KV block that nobody uses is dropped; 0: only when its room is needed."""
+
+    @property
+    def max_outputs(self) -> int:
+        """Most positions that one step draws from: one of each running sequence, and where sequences guess ahead at
+        least what one may guess."""
+        return self.max_running if self.speculate == "off" else max(self.max_running, 1 + self.speculate_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,6 +148,10 @@ def _engine(name: str, kind: MetricKind, text: str) -> MetricSpec:
     return MetricSpec(name=f"tidemill_engine_{name}", kind=kind, help=text)
 
 
+def _of_drafts(name: str, text: str, label: str = "kind") -> MetricSpec:
+    return MetricSpec(name=f"tidemill_engine_{name}", kind=MetricKind.COUNTER, help=text, labels=(label,))
+
+
 ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
     "steps": _engine("steps_total", MetricKind.COUNTER, "Steps run since the engine's start"),
     "running": _engine("running", MetricKind.GAUGE, "Sequences that run in the engine"),
@@ -228,6 +232,15 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
         MetricKind.COUNTER,
         "Tokens that a grammar left no choice about and that were computed in the step of another",
     ),
+    "drafts_total": _of_drafts("drafts_total", "Drafts of guessed tokens that were computed, by kind of guess"),
+    "draft_tokens_total": _of_drafts("draft_tokens_total", "Guessed tokens that were computed, by kind of guess"),
+    "draft_accepted_tokens_total": _of_drafts(
+        "draft_accepted_tokens_total", "Of these, the ones that were right and took no step of their own"
+    ),
+    "draft_tokens_at_total": _of_drafts(
+        "draft_tokens_at_total", "Guessed tokens by place in their draft, from 0 on: how long drafts are", "position"
+    ),
+    "draft_accepted_at_total": _of_drafts("draft_accepted_at_total", "Of these, the ones that were right", "position"),
     "step_seconds": MetricSpec(
         name="tidemill_engine_step_seconds",
         kind=MetricKind.HISTOGRAM,
@@ -243,7 +256,7 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
     "host_seconds": MetricSpec(
         name="tidemill_engine_host_seconds_total",
         kind=MetricKind.COUNTER,
-        help="Seconds of the engine's loop outside the executor: schedule, plan, submit, collect, commit, emit",
+        help="Seconds of the engine's loop outside the executor: draft, schedule, plan, submit, collect, commit, emit",
         labels=("part",),
     ),
     "step_time_share": MetricSpec(
@@ -290,6 +303,11 @@ ROUTER_METRICS: Final[dict[str, MetricSpec]] = {
         "prefix_cache_queries_total", MetricKind.COUNTER, "Tokens that were looked for in the prefix cache"
     ),
     "prefix_hits": _router("prefix_cache_hits_total", MetricKind.COUNTER, "Of these, the tokens that were found there"),
+    "drafts": _router("spec_decode_num_drafts_total", MetricKind.COUNTER, "Drafts of guessed tokens, of all kinds"),
+    "draft_tokens": _router("spec_decode_num_draft_tokens_total", MetricKind.COUNTER, "Guessed tokens, of all kinds"),
+    "draft_accepted": _router(
+        "spec_decode_num_accepted_tokens_total", MetricKind.COUNTER, "Of these, the tokens that were right"
+    ),
 }
 """The engine's state again, under the names that routers read from vLLM's page."""
 

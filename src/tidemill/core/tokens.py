@@ -192,6 +192,16 @@ class EngineStats:
     """Cached blocks that had to make room."""
     jumped_tokens_total: int = 0
     """Tokens that a grammar forced and that took no step of their own."""
+    drafts_total: dict[str, int] = field(default_factory=dict)
+    """Drafts of tokens that were guessed and computed, by kind."""
+    draft_tokens_total: dict[str, int] = field(default_factory=dict)
+    """Their tokens, by kind."""
+    draft_accepted_tokens_total: dict[str, int] = field(default_factory=dict)
+    """Of these, the ones that were right, by kind."""
+    draft_tokens_at_total: dict[str, int] = field(default_factory=dict)
+    """Their tokens by place in the draft, from "0" on: as many at a place as drafts were longer than that."""
+    draft_accepted_at_total: dict[str, int] = field(default_factory=dict)
+    """Of these, the ones that were right."""
     restarts_total: int = 0
     """Times the engine was started again after it died; kept by whoever restarts it."""
     requests_finished: dict[str, int] = field(default_factory=dict)

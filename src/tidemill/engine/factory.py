@@ -18,6 +18,7 @@ from tidemill.engine.kv_publisher import KvPublisher, check_kv_events
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
+from tidemill.engine.speculation import lengths_of, proposers_of
 from tidemill.engine.speed import Speed
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.graph import KvGroup
@@ -25,6 +26,7 @@ from tidemill.scheduling.criteria import criteria_of
 from tidemill.scheduling.kv.space import UNBOUNDED_TOKENS, KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler
 from tidemill.scheduling.setting_checks import check_settings
+from tidemill.scheduling.speculation_kinds import speculation_kinds, strategy_name
 from tidemill.scheduling.strategies import JUMP_AHEAD, PREFIX_CACHE
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         kv_groups=[group.name for group in model.graph.kv_groups],
         keys=keys,
         kv_events=kv_events,
+        proposers=proposers_of(config.scheduler),
+        lengths=lengths_of(config.scheduler),
         grammars=Grammars(lambda: _tokenizer(model), model.vocab_size, model.end_token_ids),
     )
 
@@ -159,7 +163,9 @@ def kv_space(pools: Sequence[KvPoolSpec], groups: Sequence[KvGroup]) -> KvSpace:
 def _chosen_per_request(scheduler: Scheduler) -> tuple[str, ...]:
     """The strategies that are on and that a request may go without."""
     found = [PREFIX_CACHE.name] if scheduler.shares_blocks else []
-    return (*found, JUMP_AHEAD.name) if scheduler.config.jump_ahead == "on" else tuple(found)
+    if scheduler.config.jump_ahead == "on":
+        found.append(JUMP_AHEAD.name)
+    return (*found, *map(strategy_name, speculation_kinds(scheduler.config.speculate)))
 
 
 def _capacity(space: KvSpace, max_model_len: int) -> int:

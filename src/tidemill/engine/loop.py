@@ -43,6 +43,7 @@ from tidemill.engine.snapshot import engine_stats
 from tidemill.engine.speed import Speed, SpeedMeter
 from tidemill.engine.tickets import ticket_number
 from tidemill.executors.protocol import Executor
+from tidemill.scheduling.draft_lengths import Lengths
 from tidemill.scheduling.kv.events import CacheEvent
 from tidemill.scheduling.schedule import Schedule, Share
 from tidemill.scheduling.scheduler import Scheduler
@@ -72,8 +73,8 @@ class EngineLoop:
         executor: Executor,
         scheduler: Scheduler,
         info: EngineInfo,
-        proposer: Proposer | None = None,
-        max_proposed: int = 0,
+        proposers: Sequence[Proposer] = (),
+        lengths: Lengths | None = None,
         clock: Clock | None = None,
         seeds: Callable[[], int] = random_seed,
         strict: bool = False,
@@ -85,7 +86,9 @@ class EngineLoop:
         keys: BlockKeys | None = None,
         kv_events: KvEventSink | None = None,
     ) -> None:
-        """``grammars``: compiles those of requests; without it they are refused. ``kv_groups``: the executor's names of
+        """``proposers``: guess tokens, as many as ``lengths`` says.
+
+        ``grammars``: compiles those of requests; without it they are refused. ``kv_groups``: the executor's names of
         the KV groups, in the graph's order; needed by a scheduler that has blocks copied. ``keys``: makes those of
         blocks; without it the loop has its own. ``kv_events`` gets what happened in the prefix cache, after each step
         in which anything did."""
@@ -116,7 +119,7 @@ class EngineLoop:
             jump_ahead=scheduler.config.jump_ahead == "on",
         )
         self._roster = Roster()
-        self._drafts = Drafts(scheduler, self._roster, proposer, max_proposed)
+        self._drafts = Drafts(scheduler, self._roster, clock, proposers=proposers, lengths=lengths)
         self._execution = Execution(executor, meter=self._meter, profiler=self._profiler, kv_groups=kv_groups)
 
     @property
@@ -153,6 +156,7 @@ class EngineLoop:
         """The state of now; durations are those of the last step."""
         return engine_stats(
             self._meter,
+            self._drafts.counts,
             self._scheduler,
             self._profiler,
             load_seconds=self._load_seconds,
@@ -184,7 +188,9 @@ class EngineLoop:
         others need it, or (None) anybody's. How many that nobody held became free."""
         if tenant is not None:
             self._names.reset(tenant)
+            self._drafts.forget(tenant)
             return 0
+        self._drafts.forget(None)
         freed = self._scheduler.clear_cache()
         self._tell_cache()
         return freed
@@ -201,7 +207,8 @@ class EngineLoop:
             self._tell_cache()
             return []
         begin = self._meter.begin()
-        self._drafts.propose()
+        guessing = self._drafts.propose()
+        self._meter.lap("draft")
         schedule = self._scheduler.schedule()
         self._meter.lap("schedule")
         deltas = [self._end(self._roster[one.id], FinishReason.LENGTH) for one in schedule.exhausted]
@@ -210,6 +217,7 @@ class EngineLoop:
         self._meter.lap("commit")
         self._meter.step(begin=begin, tokens=schedule.num_tokens, padding=schedule.num_padding)
         self._scheduler.observe(schedule, self._meter.step_seconds)
+        self._drafts.observe(schedule, self._meter.step_seconds - guessing)
         self._check()
         self._tell_cache()
         return deltas
@@ -237,6 +245,7 @@ class EngineLoop:
             self._keep_speed(self.stats(), self._speed.speed())
         self._keep_speed = None
         self._executor.close()
+        self._drafts.close()
         if self._kv_events is not None:
             self._kv_events.close()
 
@@ -254,6 +263,7 @@ class EngineLoop:
         complete = reason in (FinishReason.STOP, FinishReason.LENGTH)
         self._scheduler.remove(sequence.counters, self._names.tail(sequence), complete=complete)
         self._roster.remove(sequence)
+        self._drafts.leave(sequence)
         self._meter.finished[reason.value] += 1
 
     def _end(self, sequence: EngineSequence, reason: FinishReason, error: str | None = None) -> TokenDelta:
@@ -352,7 +362,7 @@ class EngineLoop:
             return delta
         accepted = len(sequence.tokens) - before
         self._meter.generation_tokens += accepted
-        self._meter.jumped_tokens += max(0, accepted - 1) if sequence.jumping else 0
+        self._drafts.settle(sequence, share.num_drawn - 1, max(0, accepted - 1))
         self._names.extend(sequence)
         self._scheduler.commit(share, accepted if delta.vector is None else 1)
         if delta.finish_reason is not None:

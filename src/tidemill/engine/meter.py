@@ -20,7 +20,6 @@ class StepMeter:
         self.steps = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
-        self.jumped_tokens = 0
         self.padding_tokens = 0
         self.step_tokens = 0
         self.step_seconds = 0.0

@@ -12,25 +12,54 @@ Plain autoregression proposes nothing and keeps one token a step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["NoProposer", "Proposer", "resolve"]
+from tidemill.core.step import RowOptions, SequenceId
+
+__all__ = ["Asked", "Proposer", "resolve"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A sequence for which tokens are to be proposed."""
+
+    sequence: SequenceId
+    tokens: Sequence[int]
+    """Prompt and output so far, which only grows; not to be kept or changed."""
+    num_prompt: int
+    scope: tuple[str, str]
+    """Tenant and cache salt: what was learned of one scope is not told in another."""
+    limit: int
+    """Most tokens to propose, at least one."""
+    options: Callable[[Sequence[int]], RowOptions]
+    """What the draw behind so many proposals depends on. Who draws by it, draws with the target's own noise."""
 
 
 class Proposer(Protocol):
     """Guesses what follows. A wrong guess costs time, never changes an answer."""
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Sequence[int]:
-        """At most ``limit`` token ids that may follow ``tokens`` (prompt and output so far); often none."""
+    @property
+    def kind(self) -> str:
+        """Its name in settings and metrics."""
         ...
 
+    def propose(self, asked: Sequence[Asked]) -> Sequence[Sequence[int]]:
+        """For each sequence at most ``limit`` token ids that may follow; often none."""
+        ...
 
-class NoProposer:
-    """Plain autoregression."""
+    def leave(self, sequence: SequenceId, tokens: Sequence[int], num_prompt: int, scope: tuple[str, str]) -> None:
+        """A sequence has ended with these tokens, whether or not it was ever asked for."""
+        ...
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Sequence[int]:  # noqa: ARG002
-        return ()
+    def forget(self, tenant: str | None) -> None:
+        """Tell no later sequence what was learned until now of a tenant, or (None) of anybody."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds; safe to call twice."""
+        ...
 
 
 def resolve(proposed: Sequence[int], sampled: Sequence[int]) -> tuple[int, ...]:

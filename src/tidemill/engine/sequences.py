@@ -11,9 +11,11 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import PenaltyCounts, RowOptions, RowOutputs, SequenceId, TokenLogprob
 from tidemill.core.tokens import EmbedRequest, EngineInfo, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.constraints import GrammarConstraint, GrammarPosition, constraints_of, mask_after
-from tidemill.engine.proposer import resolve
+from tidemill.engine.proposer import Asked, resolve
+from tidemill.scheduling.draft_lengths import Acceptance
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.sequence import SequenceCounters
+from tidemill.scheduling.speculation_kinds import strategy_name
 
 __all__ = ["NOTHING_ALLOWED", "EmbeddedSequence", "EngineSequence", "GeneratedSequence", "TokenCounts", "row_options"]
 
@@ -36,9 +38,15 @@ class TokenCounts:
             self._counts.insert(index, 0)
         self._counts[index] += 1
 
-    def snapshot(self) -> PenaltyCounts:
-        """The counts of now; later tokens do not change it."""
-        return PenaltyCounts(ids=tuple(self._ids), output_counts=tuple(self._counts))
+    def snapshot(self, guessed: Sequence[int] = ()) -> PenaltyCounts:
+        """The counts of now, as if the guessed tokens had been generated too; later tokens do not change it."""
+        if not guessed:
+            return PenaltyCounts(ids=tuple(self._ids), output_counts=tuple(self._counts))
+        ahead = TokenCounts(())
+        ahead._ids, ahead._counts = list(self._ids), list(self._counts)
+        for token in guessed:
+            ahead.add(token)
+        return ahead.snapshot()
 
 
 def row_options(sampling: SamplingOptions, seed: int, choice: int) -> RowOptions:
@@ -81,8 +89,12 @@ class EngineSequence:
         """Tokens proposed to follow in the next step."""
         self.began: float | None = None
         """When its first step began, on the engine's clock."""
-        self.jumping = False
-        """Whether these are forced tokens."""
+        self.proposed_by = ""
+        """Who guessed these: the proposer's kind, or ``forced`` where a grammar leaves no choice; empty: nobody."""
+        self.acceptance: dict[str, Acceptance] = {}
+        """What became of its proposals so far, by kind."""
+        self.scope = ("", "")
+        """Tenant and cache salt."""
         self.root: BlockKey | None = None
         """Where the keys of its blocks begin; None: it shares none."""
         self.counters = SequenceCounters(id=sequence_id, num_prompt=len(self.tokens), max_tokens=max_tokens)
@@ -101,6 +113,18 @@ class EngineSequence:
     def jumps(self) -> bool:
         """True if tokens that are forced are proposed."""
         return False
+
+    def speculates(self, kind: str) -> bool:  # noqa: ARG002
+        """True if such guesses may be made for it, and from it for others."""
+        return False
+
+    def asked(self, limit: int) -> Asked:
+        """What proposers get to know of it."""
+        raise NotImplementedError
+
+    def sayable(self, guessed: Sequence[int]) -> tuple[int, ...]:
+        """The beginning of guessed tokens that could be kept if each was right."""
+        raise NotImplementedError
 
     def forced(self, limit: int) -> tuple[int, ...]:  # noqa: ARG002
         """At most ``limit`` tokens that are all but sure to follow; as any proposal, a wrong one changes nothing."""
@@ -184,6 +208,8 @@ class GeneratedSequence(EngineSequence):
         self._scores_said = False
         self.counters.scored = self._scored_top is not None and self.counters.num_prompt > 1
         self._jumps = jumps and grammar is not None
+        self._without = request.without
+        self.scope = (request.tenant, request.cache_salt)
         self._grammar = None if grammar is None else GrammarConstraint(grammar)
         self._constraints = constraints_of(
             sampling, request.banned, tuple(self._end_tokens), info.vocab_size, reasoning=request.reasoning
@@ -213,6 +239,41 @@ class GeneratedSequence(EngineSequence):
     def jumps(self) -> bool:
         """See EngineSequence."""
         return self._jumps
+
+    def speculates(self, kind: str) -> bool:
+        """See EngineSequence."""
+        return strategy_name(kind) not in self._without
+
+    def asked(self, limit: int) -> Asked:
+        """See EngineSequence."""
+        return Asked(
+            sequence=self.counters.id,
+            tokens=self.tokens,
+            num_prompt=self.counters.num_prompt,
+            scope=self.scope,
+            limit=limit,
+            options=self._options_behind,
+        )
+
+    def _options_behind(self, guessed: Sequence[int]) -> RowOptions:
+        """What the draw behind guessed tokens depends on."""
+        options = replace(self._options, logprobs=None)
+        if self._counts is not None:
+            options = replace(options, penalties=self._counts.snapshot(guessed))
+        if self._constraints:
+            options = replace(options, masks=(mask_after(self._constraints, [*self._output(), *guessed]),))
+        return options
+
+    def sayable(self, guessed: Sequence[int]) -> tuple[int, ...]:
+        """See EngineSequence: up to an end token, or what its constraints do not allow."""
+        output = self._output() if self._constraints else []
+        for place, token in enumerate(guessed):
+            mask = mask_after(self._constraints, [*output, *guessed[:place]]) if self._constraints else None
+            if not allows(mask, token):
+                return tuple(guessed[:place])
+            if token in self._end_tokens:
+                return tuple(guessed[: place + 1])
+        return tuple(guessed)
 
     def scoring(self, start: int, num_scored: int, num_drawn: int) -> RowOptions:
         """See EngineSequence."""

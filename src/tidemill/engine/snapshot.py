@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemill.core.tokens import EngineStats
+from tidemill.engine.draft_counts import DraftCounts
 from tidemill.engine.meter import StepMeter
 from tidemill.engine.profiler import StepProfiler
 from tidemill.scheduling.scheduler import Scheduler
@@ -11,7 +12,13 @@ __all__ = ["engine_stats"]
 
 
 def engine_stats(
-    meter: StepMeter, scheduler: Scheduler, profiler: StepProfiler, *, load_seconds: float, packed_cache_bytes: int
+    meter: StepMeter,
+    drafts: DraftCounts,
+    scheduler: Scheduler,
+    profiler: StepProfiler,
+    *,
+    load_seconds: float,
+    packed_cache_bytes: int,
 ) -> EngineStats:
     """The state of now; durations are those of the last step."""
     balances = scheduler.space.balances()
@@ -42,7 +49,12 @@ def engine_stats(
         prefix_asked_tokens_total=cache.asked,
         prefix_hit_tokens_total=cache.hit,
         prefix_missed_again_tokens_total=cache.missed_again,
-        jumped_tokens_total=meter.jumped_tokens,
+        jumped_tokens_total=drafts.jumped,
+        drafts_total=dict(drafts.drafts),
+        draft_tokens_total=dict(drafts.proposed),
+        draft_accepted_tokens_total=dict(drafts.accepted),
+        draft_tokens_at_total=dict(drafts.proposed_at),
+        draft_accepted_at_total=dict(drafts.accepted_at),
         prefix_evicted_blocks_total=sum(pool.cache.num_evicted for pool in scheduler.space.pools),
         requests_finished=dict(meter.finished),
         step_seconds_total=meter.step_seconds_total,

@@ -48,13 +48,17 @@ def _check_name(name: str, field: str) -> None:
         setting = STRATEGIES[name].setting.partition(".")[2]
         raise InvalidRequest(
             f"{field} is chosen for all requests, when the server starts (setting {setting}); "
-            f"a request chooses {' and '.join(known)}",
+            f"a request chooses {_listed(known)}",
             param=field,
         )
     raise InvalidRequest(
-        f"there is no strategy {name[:64]!r}{_nearest(name, known)}; a request chooses {' and '.join(known)}",
+        f"there is no strategy {name[:64]!r}{_nearest(name, known)}; a request chooses {_listed(known)}",
         param=field,
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _nearest(said: str, known: Sequence[str]) -> str:

@@ -283,7 +283,7 @@ class _Planner:
     def _workspace(self, length: int) -> int:
         scheduler = self._config.scheduler
         tokens = self._step_tokens(length)
-        activations = WORKSPACE_SHARE * workspace_bytes(fuse(self._shape.graph), tokens, scheduler.max_running)
+        activations = WORKSPACE_SHARE * workspace_bytes(fuse(self._shape.graph), tokens, scheduler.max_outputs)
         executor = self._config.executor
         if executor.attention == "tiled" or executor.executor == "reference":  # the reference has a token's at a time
             return activations

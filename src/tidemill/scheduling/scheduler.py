@@ -189,6 +189,11 @@ class Scheduler:
         full. 0: there is something, or nobody waits."""
         return 0.0 if self._running or not self._queue else self._wait()
 
+    @property
+    def spare_outputs(self) -> int:
+        """What proposals may take in a step: it has an output for each running sequence, and room for more."""
+        return min(self._config.max_outputs, self._config.max_step_tokens) - len(self._running)
+
     def has_room(self, count: int, tenant: str = "") -> bool:
         """True if so many more sequences may join the queue. Where tenants take turns, one has room for its even part
         of the queue though others have filled it."""
@@ -314,8 +319,8 @@ class Scheduler:
     def _begin(self) -> Planner:
         answers = sum(1 for _ in self._members(caught_up=True))
         self._counts.step_budget = self._pace.budget(answers)
-        # Memory is planned for as many outputs as sequences may run.
-        scores = self._config.max_running - len(self._running)
+        # Memory is planned for so many outputs.
+        scores = self._config.max_outputs - sum(1 + one.num_proposed for one in self._running.values())
         planner = Planner(self._counts.step_budget, scores=scores, groups=len(self._space.pools))
         for share in self._in_flight.values():
             if (key := self._prefix.next_key(share.sequence)) is not None:

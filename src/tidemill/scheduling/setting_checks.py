@@ -7,13 +7,14 @@ import math
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.scheduling.criteria import criteria_of
+from tidemill.scheduling.speculation_kinds import speculation_kinds
 
 __all__ = ["check_settings"]
 
 
 def check_settings(config: SchedulerConfig) -> None:
     """Raise ConfigError for them."""
-    for name in ("max_running", "max_step_tokens", "max_waiting", "batch_size"):
+    for name in ("max_running", "max_step_tokens", "max_waiting", "batch_size", "speculate_tokens"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}", param=name)
     for name in ("prefix_cache_ttl", "batch_wait", "order_patience", "itl_target"):
@@ -23,3 +24,4 @@ def check_settings(config: SchedulerConfig) -> None:
     if not 0 <= config.prefill_share <= 1:
         raise ConfigError(f"prefill_share must be between 0 and 1, not {config.prefill_share}", param="prefill_share")
     criteria_of(config.order)
+    speculation_kinds(config.speculate)

@@ -12,6 +12,7 @@ __all__ = [
     "JUMP_AHEAD",
     "KEPT_BLOCKS",
     "LEAST_WORK_VICTIMS",
+    "NGRAM_SPECULATION",
     "PACED_STEPS",
     "PAGED_KV",
     "PREFIX_CACHE",
@@ -83,6 +84,20 @@ JUMP_AHEAD = register(
         why="Each token that a grammar leaves no choice about (braces, names of fields, marks of calls) takes a step.",
         when="Always where answers have a form (a schema, tools): it costs nothing, and others are not touched by it.",
         doc="strategies.md#jump-ahead",
+        per_request=True,
+    )
+)
+
+NGRAM_SPECULATION = register(
+    Strategy(
+        name="ngram-speculation",
+        setting="SchedulerConfig.speculate",
+        baseline="off",
+        on="ngram",
+        metric="tidemill_engine_draft_accepted_tokens_total",
+        why="Each token of a passage that was said before takes a step, which reads all weights once more.",
+        when="When few answers run at once and quote: edits of code, agents, summaries, answers of tools passed on.",
+        doc="strategies.md#ngram-speculation",
         per_request=True,
     )
 )

@@ -27,6 +27,9 @@ def router_metrics(stats: EngineStats, model: str) -> Iterator[Metric]:
         "cache_config": (1, (str(stats.kv_block_size), str(stats.kv_blocks_total))),
         "prefix_queries": (stats.prefix_asked_tokens_total, ()),
         "prefix_hits": (stats.prefix_hit_tokens_total, ()),
+        "drafts": (sum(stats.drafts_total.values()), ()),
+        "draft_tokens": (sum(stats.draft_tokens_total.values()), ()),
+        "draft_accepted": (sum(stats.draft_accepted_tokens_total.values()), ()),
     }
     for name, spec in ROUTER_METRICS.items():
         make = CounterMetricFamily if spec.kind is MetricKind.COUNTER else GaugeMetricFamily
