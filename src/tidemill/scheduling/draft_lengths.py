@@ -127,6 +127,8 @@ class AdaptiveLengths:
         self._costs = StepCosts()
         self._usual: dict[str, Acceptance] = defaultdict(lambda: Acceptance(_FIRST_RATE))
         self._draft_seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=7))
+        self._seconds: dict[int, float] = {}
+        """By rows: what the step that is being planned would take; the same sizes are looked at for each sequence."""
         self._answers = 0
         self._rows = 0
         self._tokens = 0.0
@@ -134,6 +136,7 @@ class AdaptiveLengths:
 
     def begin(self, answers: int) -> None:
         """See Lengths."""
+        self._seconds.clear()
         self._answers = self._rows = answers
         self._tokens = float(answers)
         self._drafting = 0.0
@@ -151,14 +154,20 @@ class AdaptiveLengths:
     def _best(self, kind: str, rate: float, limit: int) -> int:
         best, gained, chance = 0, 0.0, 1.0
         each = self._seconds_to_draft(kind)
-        speed = _PAYS * self._tokens / (self._costs.seconds(self._answers, self._rows) + self._drafting)
+        speed = _PAYS * self._tokens / (self._step_seconds(self._rows) + self._drafting)
         for count in range(1, limit + 1):
             chance *= rate
             gained += chance
-            seconds = self._costs.seconds(self._answers, self._rows + count) + self._drafting + count * each
+            seconds = self._step_seconds(self._rows + count) + self._drafting + count * each
             if (self._tokens + gained) / seconds > speed:
                 best, speed = count, (self._tokens + gained) / seconds
         return best
+
+    def _step_seconds(self, rows: int) -> float:
+        seconds = self._seconds.get(rows)
+        if seconds is None:
+            seconds = self._seconds[rows] = self._costs.seconds(self._answers, rows)
+        return seconds
 
     def take(self, kind: str, acceptance: Acceptance, count: int) -> None:
         """See Lengths."""
