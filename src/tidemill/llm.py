@@ -23,6 +23,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tidemill.core.errors import InvalidRequest, Overloaded, TidemillError, Unavailable
+from tidemill.core.quoted import quoted
 from tidemill.core.requests import Message, Prompt
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.settings import engine_config
@@ -286,7 +287,7 @@ class LLM:
         for place, text in enumerate(several):
             with _named(f"text[{place}]", len(several)):
                 if not isinstance(text, str) and not _is_list(text):
-                    raise InvalidRequest(f"a text is text or a list of token ids, not {_shown(text)}", param="text")
+                    raise InvalidRequest(f"a text is text or a list of token ids, not {quoted(text)}", param="text")
                 ids = encode_text(self._text, text, limit)
                 check_text(len(ids), self.info)
                 check_tokens(ids, self.info.vocab_size)
@@ -330,12 +331,12 @@ class LLM:
         if isinstance(prompt, str):
             return self._text.encode(prompt)
         if not _is_list(prompt):
-            raise InvalidRequest(f"a prompt is text or a list of token ids, not {_shown(prompt)}", param="prompt")
+            raise InvalidRequest(f"a prompt is text or a list of token ids, not {quoted(prompt)}", param="prompt")
         return prompt
 
     def _encode_chat(self, messages: Sequence[Message], options: Mapping[str, Any] | None) -> Sequence[int]:
         if not _is_list(messages):
-            raise InvalidRequest(f"messages must be a list of messages, not {_shown(messages)}", param="messages")
+            raise InvalidRequest(f"messages must be a list of messages, not {quoted(messages)}", param="messages")
         if not messages:
             raise InvalidRequest("messages must hold at least one message", param="messages")
         return self._text.encode_chat(messages, options or {})
@@ -368,7 +369,7 @@ class LLM:
             return [(sampling or SamplingOptions()).validated(self.info.vocab_size)] * count
         if not _is_list(sampling):
             raise InvalidRequest(
-                f"sampling must be SamplingParams or a list of them, not {_shown(sampling)}", param="sampling"
+                f"sampling must be SamplingParams or a list of them, not {quoted(sampling)}", param="sampling"
             )
         if len(sampling) != count:
             raise InvalidRequest(f"sampling has {len(sampling)} entries for {count} prompts", param="sampling")
@@ -376,7 +377,7 @@ class LLM:
 
     def _valid(self, sampling: SamplingOptions, place: str, count: int) -> SamplingOptions:
         if not isinstance(sampling, SamplingOptions):
-            raise InvalidRequest(f"{place} must be SamplingParams, not {_shown(sampling)}", param=place)
+            raise InvalidRequest(f"{place} must be SamplingParams, not {quoted(sampling)}", param=place)
         with _named(place, count):
             return sampling.validated(self.info.vocab_size)
 
@@ -532,11 +533,6 @@ def _named(place: str, count: int) -> Iterator[None]:
         if count == 1:
             raise
         raise type(error)(f"{place}: {error.message}", param=place) from error
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _choice_dict(choice: Choice) -> dict[str, Any]:

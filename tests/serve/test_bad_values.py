@@ -69,6 +69,12 @@ BAD_IN_BOTH = [
     ('"seed": "x"', "seed"),
     ('"seed": 9223372036854775808', "seed"),
     ('"seed": 1.5', "seed"),
+    ('"seed": 1' + "0" * 400, "seed"),
+    ('"top_k": 1' + "0" * 400, "top_k"),
+    ('"max_tokens": 1' + "0" * 400, "max_tokens"),
+    ('"priority": 1' + "0" * 400, "priority"),
+    ('"expected_output_tokens": 1' + "0" * 400, "expected_output_tokens"),
+    ('"stop_token_ids": [1' + "0" * 400 + "]", "stop_token_ids"),
     ('"stream": "yes"', "stream"),
     ('"stream": 1', "stream"),
     ('"stream_options": {"include_usage": true}', "stream_options"),
@@ -79,12 +85,14 @@ BAD_IN_BOTH = [
     ('"user": 5', "user"),
     ('"user": "\\ud800"', "user"),
     ('"metadata": {"a": ["\\udc00x"]}', "metadata.a[0]"),
-    ('"metadata": {"a": NaN}', None),
+    ('"metadata": {"a": NaN}', "metadata.a"),
+    ('"metadata": {"a": [1, {"b": 1e999}]}', "metadata.a[1].b"),
     ('"a\\nb": 1', "a?b"),
     ('"metadata": {"a\\nb": "\\ud800"}', "metadata.a?b"),
     ('"stream": true, "stream_options": {"a\\nb": 1}', "stream_options.a?b"),
 ]
 BAD_IN_CHAT = [
+    ('"thinking_budget": 1' + "0" * 400, "thinking_budget"),
     ('"messages": null', "messages"),
     ('"messages": []', "messages"),
     ('"messages": "Hi"', "messages"),
@@ -95,6 +103,15 @@ BAD_IN_CHAT = [
     ('"top_logprobs": 2', "top_logprobs"),
     ('"logprobs": false, "top_logprobs": 2', "top_logprobs"),
     ('"chat_template_kwargs": []', "chat_template_kwargs"),
+    (
+        '"tools": [{"type": "function", "function": {"name": "f", "parameters": {"maximum": NaN}}}]',
+        "tools[0].function.parameters.maximum",
+    ),
+    ('"response_format": ""', "response_format"),
+    ('"structured_outputs": ""', "structured_outputs"),
+    ('"guided_json": ""', "guided_json"),
+    ('"guided_choice": ""', "guided_choice"),
+    ('"json_schema": ""', "json_schema"),
 ]
 BAD_IN_COMPLETION = [
     ('"prompt": null', "prompt"),
@@ -114,6 +131,7 @@ BAD_IN_COMPLETION = [
     ('"prompt": [1, -1]', "prompt[1]"),
     ('"prompt": [258]', "prompt[0]"),
     ('"prompt": [9223372036854775808]', "prompt[0]"),
+    ('"prompt": [1' + "0" * 400 + "]", "prompt[0]"),
     ('"prompt": [[1], [2, 258]]', "prompt[1][1]"),
     ('"prompt": ' + json.dumps(["x"] * 513) + ', "n": 2', "prompt"),
     ('"logprobs": -1', "logprobs"),
@@ -121,7 +139,7 @@ BAD_IN_COMPLETION = [
     ('"logprobs": true', "logprobs"),
     ('"echo": "x"', "echo"),
 ]
-ELSEWHERE = ("n", "max_", "stream_options", 'min_tokens": 9', 'metadata": {"a": NaN')
+ELSEWHERE = ("n", "max_", "stream_options", 'min_tokens": 9', 'metadata": {"a": [1, {')
 """Of both, what the Responses API has under other names or not at all."""
 BAD_IN_RESPONSE = [
     *((text, field) for text, field in BAD_IN_BOTH if not text[1:].startswith(ELSEWHERE)),
@@ -130,7 +148,7 @@ BAD_IN_RESPONSE = [
     ('"max_output_tokens": true', "max_output_tokens"),
     ('"include": ["message.output_text.logprobs"], "top_logprobs": 1000000000', "top_logprobs"),
     ('"include": ["message.output_text.logprobs"], "top_logprobs": -1', "top_logprobs"),
-    ('"metadata": {"a": NaN}', "metadata.a"),
+    ('"metadata": {"a": [1, {"b": 1e999}]}', "metadata.a"),
     ('"input": {}', "input"),
     ('"instructions": 5', "instructions"),
     ('"parallel_tool_calls": 0', "parallel_tool_calls"),
@@ -249,6 +267,13 @@ async def test_a_tiny_temperature_is_greedy(http):
     async with http(list(b"ok")) as served:
         await served.chat(temperature=1e-45)
     assert served.engine.requests[0].sampling.greedy
+
+
+async def test_the_name_of_a_model_is_not_repeated_whole(http):
+    async with http([]) as served:
+        answer = await served.chat(model="x" * 100_000)
+    assert answer.status_code == 404
+    assert len(answer.json()["error"]["message"]) < 300
 
 
 async def test_a_refused_request_does_not_disturb_one_that_runs(serve):

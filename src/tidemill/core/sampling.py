@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tidemill.core.errors import InvalidRequest
 from tidemill.core.grammar import Grammar
+from tidemill.core.quoted import quoted
 
 __all__ = [
     "GREEDY_TEMPERATURE",
@@ -122,7 +123,7 @@ class SamplingOptions:
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 0, MAX_TOP_LOGPROBS)
         if not isinstance(self.ignore_eos, bool):
-            raise InvalidRequest(f"ignore_eos must be true or false, not {self.ignore_eos!r}", param="ignore_eos")
+            raise InvalidRequest(f"ignore_eos must be true or false, not {quoted(self.ignore_eos)}", param="ignore_eos")
         self._check_bias(vocab_size)
         self._check_stops(vocab_size)
         self._check_allowed(vocab_size)
@@ -153,7 +154,8 @@ class SamplingOptions:
     def _check_bias(self, vocab_size: int) -> None:
         if not isinstance(self.logit_bias, Mapping):
             raise InvalidRequest(
-                f"logit_bias must be a table of token ids and numbers, not {self.logit_bias!r}", param="logit_bias"
+                f"logit_bias must be a table of token ids and numbers, not {quoted(self.logit_bias)}",
+                param="logit_bias",
             )
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise InvalidRequest(
@@ -179,21 +181,21 @@ class SamplingOptions:
 
 def _sequence(name: str, values: object) -> None:
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise InvalidRequest(f"{name} must be a list, not {values!r}", param=name)
+        raise InvalidRequest(f"{name} must be a list, not {quoted(values)}", param=name)
 
 
 def _number(name: str, value: float, low: float, high: float, *, above_low: bool = False, what: str = "") -> None:
     what = what or name
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidRequest(f"{what} must be a finite number, not {value!r}", param=name)
+        raise InvalidRequest(f"{what} must be a finite number, not {quoted(value)}", param=name)
     if not low <= value <= high or (above_low and value == low):
         bracket = "(" if above_low else "["
-        raise InvalidRequest(f"{what} must be in {bracket}{low:g}, {high:g}], not {value!r}", param=name)
+        raise InvalidRequest(f"{what} must be in {bracket}{low:g}, {high:g}], not {quoted(value)}", param=name)
 
 
 def _integer(name: str, value: int, low: int, high: int, *, what: str = "") -> None:
     what = what or name
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{what} must be an integer, not {value!r}", param=name)
+        raise InvalidRequest(f"{what} must be an integer, not {quoted(value)}", param=name)
     if not low <= value <= high:
-        raise InvalidRequest(f"{what} must be between {low} and {high}, not {value}", param=name)
+        raise InvalidRequest(f"{what} must be between {low} and {high}, not {quoted(value)}", param=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.core.errors import ContextLengthExceeded, InvalidRequest
+from tidemill.core.quoted import quoted
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EmbedRequest, EngineInfo, TokenRequest
 
@@ -94,6 +95,6 @@ def check_tokens(prompt: Sequence[int], vocab_size: int) -> None:
     for index, token in enumerate(prompt):
         if type(token) is not int or not 0 <= token < vocab_size:
             raise InvalidRequest(
-                f"token {token!r} at position {index} of the prompt is not an id between 0 and {vocab_size - 1}",
+                f"token {quoted(token)} at position {index} of the prompt is not an id between 0 and {vocab_size - 1}",
                 param="prompt",
             )

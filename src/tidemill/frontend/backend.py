@@ -15,6 +15,7 @@ from tidemill.core.errors import ModelNotFound, TidemillError
 from tidemill.core.events import DONE, Event, Reply
 from tidemill.core.metrics import NullRecorder, Recorder
 from tidemill.core.protocols import TokenEngine
+from tidemill.core.quoted import quoted
 from tidemill.core.requests import (
     AnyRequest,
     ChatRequest,
@@ -85,7 +86,8 @@ class LocalBackend:
         arrival = self._clock.now()
         if request.model not in self.models:
             raise ModelNotFound(
-                f"the model {request.model!r} is not served here; there is {', '.join(self.models)}", param="model"
+                f"the model {quoted(request.model)} is not served here; there is {', '.join(self.models)}",
+                param="model",
             )
         if isinstance(request, TokenizeRequest | DetokenizeRequest | TemplateRequest):
             return await self._text_answers.open(request)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tidemill.core.errors import ContextLengthExceeded, InvalidRequest
+from tidemill.core.quoted import quoted
 from tidemill.core.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenRequest
@@ -195,7 +196,8 @@ def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
     for place, token in enumerate(ids):
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
             raise InvalidRequest(
-                f"token ids must be integers between 0 and {vocab_size - 1}, not {token!r}", param=f"prompt[{place}]"
+                f"token ids must be integers between 0 and {vocab_size - 1}, not {quoted(token)}",
+                param=f"prompt[{place}]",
             )
 
 

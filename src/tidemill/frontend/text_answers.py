@@ -8,6 +8,7 @@ from typing import Any
 
 from tidemill.core.errors import InvalidRequest
 from tidemill.core.events import Event, Reply
+from tidemill.core.quoted import quoted
 from tidemill.core.requests import DetokenizeRequest, TemplateRequest, TextRequest, TokenizeRequest
 from tidemill.core.tokens import EngineInfo
 from tidemill.frontend.reasoning import template_variables
@@ -64,7 +65,7 @@ class TextAnswers:
         for place, token in enumerate(tokens):
             if not 0 <= token < self._info.vocab_size:
                 raise InvalidRequest(
-                    f"tokens[{place}] must be between 0 and {self._info.vocab_size - 1}, not {token}",
+                    f"tokens[{place}] must be between 0 and {self._info.vocab_size - 1}, not {quoted(token)}",
                     param=f"tokens[{place}]",
                 )
         return list(tokens)

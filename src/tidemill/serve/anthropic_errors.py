@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -36,4 +37,11 @@ def anthropic_error(error: TidemillError) -> dict[str, Any]:
     """``{"type": "error", "error": {"type", "message"}}``, the same before a stream and within it."""
     other = "invalid_request_error" if error.status < 500 else "api_error"
     kind = next((KINDS[one] for one in type(error).__mro__ if one in KINDS), other)
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    return {"type": "error", "error": {"type": kind, "message": _in_its_words(error.message)}}
+
+
+def _in_its_words(message: str) -> str:
+    """Fields by the names that this API has for them, where a message begins with one."""
+    message = re.sub(r"^stop(?=[ \[])", "stop_sequences", message)
+    message = re.sub(r"^(tools\[\d+\])\.function\.parameters\b", r"\1.input_schema", message)
+    return re.sub(r"^(tools\[\d+\])\.function\b", r"\1", message)

@@ -16,6 +16,7 @@ from tidemill.serve.anthropic_thoughts import sent_back, thinking_options
 from tidemill.serve.body import parse_object
 from tidemill.serve.fields import tell_ignored
 from tidemill.serve.schemas import Incoming, chat_request
+from tidemill.serve.values import list_at, object_at, only, shown
 
 __all__ = ["ANTHROPIC_IGNORED", "count_request", "messages_request"]
 
@@ -45,8 +46,8 @@ def messages_request(incoming: Incoming) -> ChatRequest:
         raise InvalidRequest("max_tokens is missing", param="max_tokens")
     body = {name: fields[name] for name in _SAME if fields.get(name) is not None}
     body |= _conversation(fields)
-    if fields.get("stop_sequences"):
-        body["stop"] = fields["stop_sequences"]
+    if fields.get("stop_sequences") is not None:
+        body["stop"] = list_at(fields["stop_sequences"], "stop_sequences")
     body |= _tools(fields)
     if fields.get("output_config") is not None:
         raise UnsupportedParameter("output_config is not built", param="output_config")
@@ -105,9 +106,9 @@ def _conversation(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _messages(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
-    system = fields.get("system")
+    system = "" if fields.get("system") is None else _text(fields["system"], "system")
     if system:
-        said.append({"role": "system", "content": _text(system, "system")})
+        said.append({"role": "system", "content": system})
     messages = fields.get("messages")
     if not isinstance(messages, list):
         raise InvalidRequest(f"messages {'is missing' if messages is None else 'must be a list'}", param="messages")
@@ -197,17 +198,14 @@ def _text(content: Any, at: str) -> str:
 
 
 def _tools(fields: Mapping[str, Any]) -> dict[str, Any]:
-    tools = fields.get("tools")
-    if not tools:
-        return {}
-    if not isinstance(tools, list):
-        raise InvalidRequest("tools must be a list", param="tools")
-    body: dict[str, Any] = {"tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]}
-    choice = fields.get("tool_choice")
-    if choice is None:
+    body: dict[str, Any] = {}
+    if fields.get("tools") is not None:
+        tools = list_at(fields["tools"], "tools")
+        body["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    if fields.get("tool_choice") is None:
         return body
-    if not isinstance(choice, dict):
-        raise InvalidRequest("tool_choice must be an object", param="tool_choice")
+    choice = object_at(fields["tool_choice"], "tool_choice")
+    only(choice, ("type", "name", "disable_parallel_tool_use"), "tool_choice")
     match choice.get("type"):
         case "auto" | "none" as kind:
             body["tool_choice"] = kind
@@ -221,8 +219,8 @@ def _tools(fields: Mapping[str, Any]) -> dict[str, Any]:
                 f"tool_choice.type must be auto, any, tool or none, not {json.dumps(kind)[:60]}",
                 param="tool_choice.type",
             )
-    if choice.get("disable_parallel_tool_use"):
-        body["parallel_tool_calls"] = False
+    if choice.get("disable_parallel_tool_use") is not None:
+        body["parallel_tool_calls"] = not _of_kind(choice, "disable_parallel_tool_use", bool, "tool_choice")
     return body
 
 
@@ -230,7 +228,7 @@ def _tool(tool: Any, at: str) -> dict[str, Any]:
     if not isinstance(tool, dict):
         raise InvalidRequest(f"{at} must be an object", param=at)
     if tool.get("type") not in (None, "custom"):
-        raise UnsupportedParameter(f"{at}.type {tool['type']!r} is run by Anthropic, not here", param=f"{at}.type")
+        raise UnsupportedParameter(f"{at}.type {shown(tool['type'])} is run by Anthropic, not here", param=f"{at}.type")
     function = {"name": _of_kind(tool, "name", str, at), "parameters": _of_kind(tool, "input_schema", dict, at)}
     if tool.get("description") is not None:
         function["description"] = _of_kind(tool, "description", str, at)

@@ -28,6 +28,7 @@ from tidemill.core.errors import (
     Unavailable,
 )
 from tidemill.core.protocols import Backend, TokenEngine
+from tidemill.core.quoted import quoted
 from tidemill.core.requests import AnyRequest
 from tidemill.core.tokens import EngineStats
 from tidemill.core.trace import NO_TRACE
@@ -270,7 +271,7 @@ class _Routes:
     async def model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in self._backend.models:
-            raise ModelNotFound(f"the model {name[:200]!r} is not served here", param="model")
+            raise ModelNotFound(f"the model {quoted(name)} is not served here", param="model")
         return JSONResponse(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:

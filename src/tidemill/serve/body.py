@@ -96,8 +96,9 @@ async def _drop(stream: Any, at_most: int) -> None:
 def parse_object(data: bytes) -> tuple[dict[str, Any], bool]:
     """(the JSON object, whether it is strict JSON). Raises InvalidRequest in one line for anything else.
 
-    NaN and Infinity, which JSON does not have but many writers produce, come back as floats with False, so that the
-    field that holds one can be named. A large body is for a thread of its own: this takes long for it.
+    NaN and Infinity, which JSON does not have but many writers produce, come back as floats with False, and so does
+    1e400, so that the field that holds one can be named. A large body is for a thread of its own: this
+    takes long for it.
     """
     return _large(data) if len(data) > LARGE_BODY else _small(data)
 
@@ -140,13 +141,14 @@ def _object(value: Any) -> dict[str, Any]:
 def _small(data: bytes) -> tuple[dict[str, Any], bool]:
     strict = True
 
-    def constant(name: str) -> float:
+    def number(said: str) -> float:
         nonlocal strict
-        strict = False
-        return {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}[name]
+        value = float(said)
+        strict = strict and math.isfinite(value)
+        return value
 
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=constant)
+        value = json.loads(data.decode("utf-8"), parse_constant=number, parse_float=number)
         if b"\\ud" in data or b"\\uD" in data:
             _refuse_surrogates(value)
     except UnicodeDecodeError as error:
@@ -158,6 +160,14 @@ def _small(data: bytes) -> tuple[dict[str, Any], bool]:
     except ValueError as error:  # an integer of thousands of digits
         raise InvalidRequest("the body holds a number with too many digits") from error
     return _object(value), strict
+
+
+def endless_number(value: Any, *place: int | str) -> str | None:
+    """Where the first number is that JSON does not have, or that is too large for one; None if there is none."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else field_path(place)
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((found for key, item in items if (found := endless_number(item, *place, key)) is not None), None)
 
 
 def _refuse_surrogates(value: Any, *place: int | str) -> None:

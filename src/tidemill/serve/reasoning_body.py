@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from tidemill.core.errors import InvalidRequest
+from tidemill.core.quoted import quoted
 
 __all__ = ["ReasoningBody"]
 
@@ -20,7 +21,7 @@ class ReasoningBody(BaseModel):
         sent = {name: getattr(self, name) for name in ReasoningBody.model_fields if getattr(self, name) is not None}
         for name, value in sent.items():
             if not 0 <= value < 2**31:
-                raise InvalidRequest(f"{name} must be between 0 and {2**31 - 1}, not {value}", param=name)
+                raise InvalidRequest(f"{name} must be between 0 and {2**31 - 1}, not {quoted(value)}", param=name)
         if len(set(sent.values())) > 1:
             raise InvalidRequest(
                 "thinking_budget and max_reasoning_tokens differ: they mean the same, send one",

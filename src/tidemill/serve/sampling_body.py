@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidemill.core.errors import InvalidRequest
 from tidemill.core.grammar import Grammar
+from tidemill.core.quoted import quoted
 from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingOptions
 from tidemill.serve.deadline import seconds_within
 from tidemill.serve.values import shown
@@ -137,7 +138,7 @@ def priority_within(value: int) -> int:
     """The priority, if it is in range; InvalidRequest otherwise."""
     if not -MAX_PRIORITY <= value <= MAX_PRIORITY:
         raise InvalidRequest(
-            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, not {value}", param="priority"
+            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, not {quoted(value)}", param="priority"
         )
     return value
 
@@ -145,10 +146,10 @@ def priority_within(value: int) -> int:
 def limit_within(name: str, value: int | None) -> None:
     """Raise InvalidRequest for a number of tokens that cannot be a limit."""
     if value is not None and not 1 <= value < 2**31:
-        raise InvalidRequest(f"{name} must be between 1 and {2**31 - 1}, not {value}", param=name)
+        raise InvalidRequest(f"{name} must be between 1 and {2**31 - 1}, not {quoted(value)}", param=name)
 
 
 def logprobs_within(name: str, value: int) -> None:
     """Raise InvalidRequest for a number of most likely tokens that cannot be given."""
     if not 0 <= value <= MAX_TOP_LOGPROBS:
-        raise InvalidRequest(f"{name} must be between 0 and {MAX_TOP_LOGPROBS}, not {value}", param=name)
+        raise InvalidRequest(f"{name} must be between 0 and {MAX_TOP_LOGPROBS}, not {quoted(value)}", param=name)

@@ -19,7 +19,7 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tools import ToolUse
 from tidemill.core.trace import NO_TRACE, Trace
 from tidemill.frontend.strategy_choice import strategy_choice
-from tidemill.serve.body import parse_object
+from tidemill.serve.body import endless_number, parse_object
 from tidemill.serve.fields import FieldFilter
 from tidemill.serve.reasoning_body import ReasoningBody
 from tidemill.serve.sampling_body import SamplingBody, limit_within, logprobs_within
@@ -296,5 +296,6 @@ def parsed(model: type[_M], known: FieldFilter, incoming: Incoming) -> _M:
         message = message.replace("Input should be", "must be").replace("valid dictionary", "valid object")
         raise InvalidRequest(f"{path} {message}, not {shown(first['input'])}", param=path) from error
     if not strict:
-        raise InvalidRequest("the body holds NaN or Infinity, which JSON does not have")
+        field = endless_number(body)
+        raise InvalidRequest(f"{field} must be a finite number: JSON has no NaN and no Infinity", param=field)
     return fields

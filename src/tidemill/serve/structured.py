@@ -21,7 +21,7 @@ _TEXT: Final = {"type": "text"}
 
 def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
     """The grammar that the fields of a body ask for; None: any text. Raises InvalidRequest naming the field."""
-    asked = [(name, body[name]) for name in GRAMMAR_FIELDS if body.get(name) not in (None, "", _TEXT)]
+    asked = [(name, body[name]) for name in GRAMMAR_FIELDS if not _asks_nothing(name, body.get(name))]
     if not asked:
         return None
     if len(asked) > 1:
@@ -30,6 +30,11 @@ def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
         )
     name, value = asked[0]
     return GRAMMAR_FIELDS[name](value, name)
+
+
+def _asks_nothing(name: str, value: Any) -> bool:
+    """Absent, or what clients send that have a field for it and nothing in it."""
+    return value is None or (name == "response_format" and value == _TEXT) or (name in _TEXTS and value == "")
 
 
 def text_format(value: Any, name: str) -> Grammar | None:
@@ -123,6 +128,8 @@ _KINDS: Final[dict[str, Callable[[Any, str], Grammar]]] = {
     "choice": _choice,
     "grammar": _lark,
 }
+_TEXTS: Final = ("guided_regex", "guided_grammar", "grammar")
+"""Fields whose value is a text."""
 GRAMMAR_FIELDS: Final[dict[str, Callable[[Any, str], Grammar]]] = {
     "response_format": _response_format,
     "structured_outputs": _structured_outputs,
