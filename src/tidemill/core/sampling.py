@@ -8,6 +8,7 @@ min-p -> draw.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ __all__ = [
     "MAX_STOP_STRINGS",
     "MAX_TOP_LOGPROBS",
     "SamplingOptions",
+    "single",
 ]
 
 GREEDY_TEMPERATURE = 1e-5
@@ -36,6 +38,7 @@ MAX_STOP_CHARACTERS = 16 * 1024
 """Of all stop strings together: each choice gets tables of them."""
 MAX_BAD_WORDS = 256
 _MAX_SEED = 2**63
+_LEAST_SINGLE = 2.0**-126
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,8 @@ class SamplingOptions:
     @property
     def has_penalties(self) -> bool:
         """True if the draw depends on the tokens seen so far."""
-        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+        return tuple(map(single, penalties)) != (1.0, 0.0, 0.0)
 
     def validated(self, vocab_size: int) -> SamplingOptions:
         """Return self if every value is one that can be honoured, else raise InvalidRequest naming the field."""
@@ -177,6 +181,12 @@ class SamplingOptions:
                 raise InvalidRequest("stop strings must be non-empty text", param="stop")
         if (size := sum(map(len, self.stop))) > MAX_STOP_CHARACTERS:
             raise InvalidRequest(f"stop has {size} characters; at most {MAX_STOP_CHARACTERS}", param="stop")
+
+
+def single(value: float) -> float:
+    """The number of single precision that executors compute with instead; denormal ones are zero there."""
+    (rounded,) = struct.unpack("f", struct.pack("f", value))
+    return rounded if abs(rounded) >= _LEAST_SINGLE else 0.0
 
 
 def _sequence(name: str, values: object) -> None:

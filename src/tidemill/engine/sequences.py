@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tidemill.core.mask import allows
-from tidemill.core.sampling import SamplingOptions
+from tidemill.core.sampling import SamplingOptions, single
 from tidemill.core.step import PenaltyCounts, RowOptions, RowOutputs, SequenceId, TokenLogprob
 from tidemill.core.tokens import EmbedRequest, EngineInfo, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.constraints import GrammarConstraint, GrammarPosition, constraints_of, mask_after
@@ -49,16 +51,22 @@ class TokenCounts:
         return ahead.snapshot()
 
 
+_LEAST_TOP_P: Final = sys.float_info.min
+"""Less is zero where denormal numbers are; and no more is left by it than the most likely token."""
+_LEAST_PENALTY: Final = 1e-30
+"""Logits that are divided by less may overflow; they are far above all others already."""
+
+
 def row_options(sampling: SamplingOptions, seed: int, choice: int) -> RowOptions:
     """The part of a row's options that stays the same from token to token."""
     return RowOptions(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
-        top_p=sampling.top_p,
+        top_p=max(sampling.top_p, _LEAST_TOP_P),
         min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=max(single(sampling.repetition_penalty), _LEAST_PENALTY),
+        presence_penalty=single(sampling.presence_penalty),
+        frequency_penalty=single(sampling.frequency_penalty),
         logit_bias=tuple(sorted(sampling.logit_bias.items())),
         seed=seed % 2**64,
         choice=choice,
