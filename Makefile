@@ -10,6 +10,7 @@ MODEL ?=
 FUZZ_FACTOR ?= 100
 SCHEMAS ?= 100
 FUZZ_SECONDS ?= 180
+FUZZ_API_SECONDS ?= 600
 SOAK_SECONDS ?= 120
 BENCH_ARGS ?=
 BIN := $(VENV)/bin
@@ -17,8 +18,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
 
-.PHONY: help setup serve test test-fast test-models test-schemas fuzz check check-python check-native check-aarch64 bench bench-serve bench-ablate golden \
-	golden-write soak wheel wheel-aarch64 wheel-check wheel-check-aarch64 docs clean
+.PHONY: help setup serve test test-fast test-models test-schemas fuzz fuzz-api fuzz-headers check \
+	check-python check-native check-aarch64 bench bench-serve bench-ablate golden golden-write soak wheel \
+	wheel-aarch64 wheel-check wheel-check-aarch64 docs clean
 
 help: ## List the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -58,13 +60,24 @@ serve: setup ## Serve the default model at http://127.0.0.1:8000/v1 (PORT=, MODE
 
 # --- tests and checks -------------------------------------------------------------------------------------------
 
-test: setup ## Run all tests except the soak tests
-	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+test: setup ## Run all tests except the soak tests and those of other people's clients
+	$(BIN)/python -m pytest -m "not soak and not clients" $(ARGS)
 
 test-models: $(VENV)/.test-models ## Fetch the models that the tests of Gemma and MiniLM need, which skip otherwise
 
 test-fast: setup ## Run the tests that take less than ten seconds each
-	$(BIN)/python -m pytest -m "not soak and not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not soak and not slow and not clients" $(ARGS)
+
+# Other people's clients have an environment of their own: what they want installed is not what Tidemill needs.
+.venv-clients/.installed: tests/clients/requirements.txt
+	@echo "Installing the clients for Python (LangChain, LlamaIndex, lm-evaluation-harness, ...: a minute or two)"
+	@python=$$(scripts/find_python.sh); "$$python" -m venv .venv-clients
+	@.venv-clients/bin/python -m pip --disable-pip-version-check --quiet install --no-compile \
+		-r tests/clients/requirements.txt
+	@touch $@
+
+fuzz-api: setup .venv-clients/.installed ## Requests made up from the served OpenAPI document (FUZZ_API_SECONDS=600)
+	TIDEMILL_PYTHON=$(abspath $(BIN))/python .venv-clients/bin/python -m tests.clients.fuzz_api --seconds $(FUZZ_API_SECONDS) $(ARGS)
 
 test-schemas: setup ## Hundreds of JSON schemas of every kind, their answers checked by another validator (SCHEMAS= of each family)
 	TIDEMILL_SCHEMAS=$(SCHEMAS) $(BIN)/python -m pytest tests/schemas $(ARGS)

@@ -14,16 +14,20 @@ from pathlib import Path
 import httpx
 import psutil
 
-__all__ = ["Server", "serving"]
+__all__ = ["PYTHON", "Server", "serving"]
+
+PYTHON = os.environ.get("TIDEMILL_PYTHON", sys.executable)
+"""Where Tidemill is installed: tests of clients run in an environment of their own."""
 
 
 class Server:
     """A running server: where it listens, and what can be seen of it from outside."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, key: str = "") -> None:
         self.process = process
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
+        self.key = key
 
     @property
     def engine(self) -> psutil.Process:
@@ -31,10 +35,13 @@ class Server:
         (child,) = psutil.Process(self.process.pid).children()
         return child
 
-    def metric(self, name: str) -> float:
-        """Sum of a metric over its labels. A name that is not exported fails: its sum would always be 0."""
-        lines = httpx.get(f"{self.url}/metrics", timeout=10).text.splitlines()
-        values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
+    def metric(self, name: str, label: str = "") -> float:
+        """Sum of a metric over its labels, or those with one such as ``reason="abort"``. A name that is not exported
+        fails: its sum would always be 0."""
+        headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+        lines = httpx.get(f"{self.url}/metrics", timeout=10, headers=headers).text.splitlines()
+        lines = [line for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
+        values = [float(line.rsplit(" ", 1)[1]) for line in lines if label in line]
         assert values, f"{name} is not exported"
         return sum(values)
 
@@ -71,17 +78,18 @@ class Server:
 
 
 @contextmanager
-def serving(model: Path, log: Path, *arguments: str) -> Iterator[Server]:
-    """Start a server on a free port, wait until it is ready, and stop it as an operator would."""
+def serving(model: Path, log: Path, *arguments: str, key: str = "") -> Iterator[Server]:
+    """Start a server on a free port, wait until it is ready, and stop it as an operator would. ``key``: reads the
+    metrics, where the arguments ask for keys."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tidemill.cli", "serve", str(model), "--port", "0", "--name", "m", *arguments],
+            [PYTHON, "-m", "tidemill.cli", "serve", str(model), "--port", "0", "--name", "m", *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(log.parent / "state")},
         )
     try:
-        server = Server(process, _port(process, log), log)
+        server = Server(process, _port(process, log), log, key)
         server.wait_until("ready")
         yield server
     finally:

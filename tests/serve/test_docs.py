@@ -14,10 +14,10 @@ from tidemill.core.embedding import Embedding
 from tidemill.core.metrics import METRICS
 from tidemill.serve.anthropic_request import ANTHROPIC_IGNORED
 from tidemill.serve.app import ENDPOINTS
-from tidemill.serve.embedding_schema import _EmbeddingBody
+from tidemill.serve.embedding_schema import EmbeddingBody
 from tidemill.serve.fields import IGNORED, NOT_BUILT
 from tidemill.serve.responses_request import NOT_KEPT, ResponsesBody
-from tidemill.serve.schemas import _ChatBody, _CompletionBody
+from tidemill.serve.schemas import ChatBody, CompletionBody
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
 
@@ -39,12 +39,12 @@ def test_every_route():
 
 def test_every_field():
     common = _first_cells(_section("Fields of both routes")) | _first_cells(_section("Structured output"))
-    assert common | _first_cells(_section("Chat only")) == _ChatBody.model_fields.keys()
-    assert common | _first_cells(_section("Completions only")) == _CompletionBody.model_fields.keys()
+    assert common | _first_cells(_section("Chat only")) == ChatBody.model_fields.keys()
+    assert common | _first_cells(_section("Completions only")) == CompletionBody.model_fields.keys()
 
 
 def test_every_field_of_embeddings():
-    assert _first_cells(_section("Fields of embeddings")) == _EmbeddingBody.model_fields.keys()
+    assert _first_cells(_section("Fields of embeddings")) == EmbeddingBody.model_fields.keys()
 
 
 def test_every_field_of_responses():

@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.serve import anthropic_request
 from tidemill.serve.fields import IGNORED, NOT_BUILT, FieldFilter
-from tidemill.serve.schemas import _ChatBody, _CompletionBody
+from tidemill.serve.schemas import ChatBody, CompletionBody
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ async def test_without_a_limit_chats_fill_the_room_and_completions_stop_at_16(ht
 
 async def test_null_is_absent_everywhere(http):
     async with http(list(b"abc")) as served:
-        for route, body in (("chat", _ChatBody), ("complete", _CompletionBody)):
+        for route, body in (("chat", ChatBody), ("complete", CompletionBody)):
             plain = (await getattr(served, route)()).json()
             optional = body.model_fields.keys() - {"messages", "prompt"} | IGNORED | NOT_BUILT.keys()
             nulls = (await getattr(served, route)(**dict.fromkeys(optional))).json()

@@ -14,11 +14,11 @@ from tidemill.core.events import Event
 from tidemill.frontend.prepare import Preparer
 from tidemill.serve.fields import IGNORED, NOT_BUILT
 from tidemill.serve.responses_request import NOT_KEPT, ResponsesBody, responses_request
-from tidemill.serve.schemas import Incoming, _ChatBody, _CompletionBody, chat_request, completion_request
+from tidemill.serve.schemas import ChatBody, CompletionBody, Incoming, chat_request, completion_request
 
 FIELDS = sorted(
-    _ChatBody.model_fields.keys()
-    | _CompletionBody.model_fields.keys()
+    ChatBody.model_fields.keys()
+    | CompletionBody.model_fields.keys()
     | ResponsesBody.model_fields.keys()
     | IGNORED
     | NOT_BUILT.keys()

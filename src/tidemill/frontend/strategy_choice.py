@@ -13,9 +13,14 @@ from tidemill.core.field_path import field_path
 from tidemill.core.strategy import STRATEGIES
 from tidemill.core.tokens import EngineInfo
 
-__all__ = ["strategies_without", "strategy_choice"]
+__all__ = ["strategies_of_requests", "strategies_without", "strategy_choice"]
 
 _VALUES = ("on", "off")
+
+
+def strategies_of_requests() -> tuple[str, ...]:
+    """The names that a request can choose."""
+    return tuple(one.name for one in STRATEGIES.values() if one.per_request)
 
 
 def strategy_choice(value: Any) -> Mapping[str, str]:
@@ -41,7 +46,7 @@ def strategies_without(choice: Mapping[str, str], info: EngineInfo) -> tuple[str
 
 
 def _check_name(name: str, field: str) -> None:
-    known = [one.name for one in STRATEGIES.values() if one.per_request]
+    known = strategies_of_requests()
     if name in known:
         return
     if name in STRATEGIES:

@@ -18,11 +18,11 @@ from tidemill.serve.fields import tell_ignored
 from tidemill.serve.schemas import Incoming, chat_request
 from tidemill.serve.values import list_at, object_at, only, shown
 
-__all__ = ["ANTHROPIC_IGNORED", "count_request", "messages_request"]
+__all__ = ["ANTHROPIC_IGNORED", "COUNTED_FIELDS", "MESSAGES_FIELDS", "count_request", "messages_request"]
 
 _SAME: Final = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream", "strategies")
 ANTHROPIC_IGNORED: Final = ("metadata", "service_tier", "container", "context_management", "inference_geo")
-_KNOWN: Final = frozenset(
+MESSAGES_FIELDS: Final = frozenset(
     (
         *_SAME,
         *ANTHROPIC_IGNORED,
@@ -36,12 +36,12 @@ _KNOWN: Final = frozenset(
     )
 )
 _TOLD: Final[set[str]] = set()
-_COUNTED: Final = frozenset(("model", "messages", "system", "tools", "tool_choice", "thinking"))
+COUNTED_FIELDS: Final = frozenset(("model", "messages", "system", "tools", "tool_choice", "thinking"))
 
 
 def messages_request(incoming: Incoming) -> ChatRequest:
     """A body of /v1/messages as a canonical request; raises InvalidRequest or one of its kinds."""
-    fields = _fields(incoming, _KNOWN)
+    fields = _fields(incoming, MESSAGES_FIELDS)
     if fields.get("max_tokens") is None:
         raise InvalidRequest("max_tokens is missing", param="max_tokens")
     body = {name: fields[name] for name in _SAME if fields.get(name) is not None}
@@ -60,7 +60,7 @@ def messages_request(incoming: Incoming) -> ChatRequest:
 
 def count_request(incoming: Incoming) -> TokenizeRequest:
     """A body of /v1/messages/count_tokens; raises InvalidRequest or one of its kinds."""
-    fields = _fields(incoming, _COUNTED)
+    fields = _fields(incoming, COUNTED_FIELDS)
     body = {**_conversation(fields), **_tools(fields)}
     if fields.get("model") is not None:
         body["model"] = fields["model"]
@@ -112,6 +112,8 @@ def _messages(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     messages = fields.get("messages")
     if not isinstance(messages, list):
         raise InvalidRequest(f"messages {'is missing' if messages is None else 'must be a list'}", param="messages")
+    if not messages:
+        raise InvalidRequest("messages must hold at least one message", param="messages")
     for index, message in enumerate(messages):
         said += _message(message, f"messages[{index}]")
     return said

@@ -47,6 +47,7 @@ from tidemill.serve.embedding_schema import embedding_request
 from tidemill.serve.engine_stats import engine_stats
 from tidemill.serve.live_config import LiveConfig
 from tidemill.serve.metrics import PrometheusMetrics
+from tidemill.serve.openapi.document import openapi_document
 from tidemill.serve.origin import refuse_foreign_page
 from tidemill.serve.page import Page, wants_html
 from tidemill.serve.query import query_seconds, query_switch
@@ -80,6 +81,7 @@ ENDPOINTS: Final = {
     "/health": "200 while the process answers",
     "/ready": "200 while the engine makes progress, else 503 with the reason",
     "/metrics": "metrics for Prometheus",
+    "/openapi.json": "this API as an OpenAPI document",
 }
 _R = TypeVar("_R", bound=AnyRequest)
 _READY_SECONDS: Final = 5.0
@@ -196,9 +198,10 @@ class _Routes:
             Route("/health", self.health),
             Route("/ready", self.ready),
             Route("/metrics", self.page),
+            Route("/openapi.json", self.openapi),
             Route("/v1/engine/stats", self.engine_stats),
             Route("/v1/models", self.models),
-            Route("/v1/models/{name:path}", self.model),
+            Route("/v1/models/{id:path}", self.model),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/responses", self.responses, methods=["POST"]),
@@ -264,12 +267,17 @@ class _Routes:
         self._check_metrics_role(request, "/metrics")
         return Response(self._metrics.page(), headers={"content-type": self._metrics.content_type})
 
+    async def openapi(self, request: Request) -> Response:
+        del request
+        keys = bool(self._config.api_keys or self._config.keys_file)
+        return JSONResponse(openapi_document(ENDPOINTS, keys=keys))
+
     async def models(self, request: Request) -> Response:
         del request
         return JSONResponse({"object": "list", "data": [self._model(name) for name in self._backend.models]})
 
     async def model(self, request: Request) -> Response:
-        name = request.path_params["name"]
+        name = request.path_params["id"]
         if name not in self._backend.models:
             raise ModelNotFound(f"the model {quoted(name)} is not served here", param="model")
         return JSONResponse(self._model(name))

@@ -12,11 +12,11 @@ from tidemill.serve.fields import FieldFilter
 from tidemill.serve.sampling_body import priority_within
 from tidemill.serve.schemas import Incoming, parsed, texts_or_ids
 
-__all__ = ["embedding_request"]
+__all__ = ["EmbeddingBody", "embedding_request"]
 
 
-class _EmbeddingBody(BaseModel):
-    """None is absent."""
+class EmbeddingBody(BaseModel):
+    """A body of /v1/embeddings. None is absent."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -45,12 +45,12 @@ class _EmbeddingBody(BaseModel):
         return texts_or_ids(value, "input")
 
 
-_FIELDS: Final = FieldFilter(_EmbeddingBody.model_fields)
+_FIELDS: Final = FieldFilter(EmbeddingBody.model_fields)
 
 
 def embedding_request(incoming: Incoming) -> EmbeddingRequest:
     """A body as a canonical request; raises InvalidRequest or one of its kinds."""
-    fields = parsed(_EmbeddingBody, _FIELDS, incoming)
+    fields = parsed(EmbeddingBody, _FIELDS, incoming)
     return EmbeddingRequest(
         model=incoming.default_model if fields.model is None else fields.model,
         inputs=fields.input,

@@ -140,14 +140,14 @@ def _part(part: Mapping[str, Any], at: str) -> str:
 def _reasoning(item: Mapping[str, Any], at: str) -> str:
     """The whole of it where that is sent, else the packed form of it, else its summary."""
     only(item, (*_OF_OUTPUTS, "content", "summary", "encrypted_content"), at)
-    if item.get("content"):
-        return _texts(item["content"], "reasoning_text", f"{at}.content")
-    packed = item.get("encrypted_content")
-    if packed is None:
-        return _texts(item.get("summary") or [], "summary_text", f"{at}.summary")
+    said = _texts(item.get("content"), "reasoning_text", f"{at}.content")
+    summary = _texts(item.get("summary"), "summary_text", f"{at}.summary")
+    packed = None if item.get("encrypted_content") is None else text_at(item, "encrypted_content", at)
+    if item.get("content") or packed is None:
+        return said or summary
     field = f"{at}.encrypted_content"
     try:
-        if text_at(item, "encrypted_content", at).startswith(_PACKED):
+        if packed.startswith(_PACKED):
             return base64.b64decode(packed.removeprefix(_PACKED), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{field} is damaged", param=field) from error
@@ -155,8 +155,9 @@ def _reasoning(item: Mapping[str, Any], at: str) -> str:
 
 
 def _texts(value: Any, kind: str, at: str) -> str:
+    """Joined by line ends; None: there are none."""
     texts = []
-    for index, part in enumerate(list_at(value, at)):
+    for index, part in enumerate([] if value is None else list_at(value, at)):
         place = f"{at}[{index}]"
         if object_at(part, place).get("type") != kind:
             raise InvalidRequest(f"{place}.type must be {kind}, not {shown(part.get('type'))}", param=f"{place}.type")

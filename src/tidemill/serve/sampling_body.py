@@ -14,7 +14,7 @@ from tidemill.core.sampling import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, SamplingO
 from tidemill.serve.deadline import seconds_within
 from tidemill.serve.values import shown
 
-__all__ = ["SamplingBody", "limit_within", "logprobs_within", "priority_within"]
+__all__ = ["MAX_CACHE_SALT", "MAX_PRIORITY", "SamplingBody", "limit_within", "logprobs_within", "priority_within"]
 
 MAX_PRIORITY: Final = 100
 MAX_CACHE_SALT: Final = 256

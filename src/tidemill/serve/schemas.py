@@ -30,6 +30,8 @@ from tidemill.serve.values import shown
 
 __all__ = [
     "COMPLETION_MAX_TOKENS",
+    "ChatBody",
+    "CompletionBody",
     "Incoming",
     "chat_request",
     "completion_request",
@@ -141,7 +143,9 @@ class _Body(SamplingBody):
             raise UnsupportedParameter("best_of other than n is not built", param="best_of")
 
 
-class _ChatBody(TurnFields, _Body, ReasoningBody):
+class ChatBody(TurnFields, _Body, ReasoningBody):
+    """A body of /v1/chat/completions. None is absent."""
+
     messages: list[dict[str, Any]]
     logprobs: bool = False
     top_logprobs: int | None = None
@@ -160,7 +164,9 @@ class _ChatBody(TurnFields, _Body, ReasoningBody):
         return tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls)
 
 
-class _CompletionBody(_Body):
+class CompletionBody(_Body):
+    """A body of /v1/completions. None is absent."""
+
     prompt: tuple[Any, ...]
     logprobs: int | None = None
     echo: bool = False
@@ -171,13 +177,13 @@ class _CompletionBody(_Body):
         return texts_or_ids(value, "prompt")
 
 
-_CHAT_FIELDS: Final = FieldFilter(_ChatBody.model_fields)
-_COMPLETION_FIELDS: Final = FieldFilter(_CompletionBody.model_fields)
+_CHAT_FIELDS: Final = FieldFilter(ChatBody.model_fields)
+_COMPLETION_FIELDS: Final = FieldFilter(CompletionBody.model_fields)
 
 
 def chat_request(incoming: Incoming) -> ChatRequest:
     """A body of /v1/chat/completions as a canonical request; raises InvalidRequest or one of its kinds."""
-    fields = parsed(_ChatBody, _CHAT_FIELDS, incoming)
+    fields = parsed(ChatBody, _CHAT_FIELDS, incoming)
     if fields.top_logprobs is not None:
         logprobs_within("top_logprobs", fields.top_logprobs)
         if not fields.logprobs:
@@ -214,7 +220,7 @@ def chat_request(incoming: Incoming) -> ChatRequest:
 
 def completion_request(incoming: Incoming) -> CompletionRequest:
     """A body of /v1/completions as a canonical request; raises InvalidRequest or one of its kinds."""
-    fields = parsed(_CompletionBody, _COMPLETION_FIELDS, incoming)
+    fields = parsed(CompletionBody, _COMPLETION_FIELDS, incoming)
     if fields.logprobs is not None:
         logprobs_within("logprobs", fields.logprobs)
     limit = fields.limit()

@@ -13,7 +13,14 @@ from tidemill.serve.schemas import Incoming, parsed
 from tidemill.serve.tools import tool_use
 from tidemill.serve.turn_fields import TurnFields
 
-__all__ = ["detokenize_request", "template_request", "tokenize_request"]
+__all__ = [
+    "DetokenizeBody",
+    "TemplateBody",
+    "TokenizeBody",
+    "detokenize_request",
+    "template_request",
+    "tokenize_request",
+]
 
 
 class _Body(BaseModel):
@@ -24,7 +31,9 @@ class _Body(BaseModel):
     model: str | None = None
 
 
-class _TokenizeBody(TurnFields, _Body):
+class TokenizeBody(TurnFields, _Body):
+    """A body of /tokenize. None is absent."""
+
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
     add_special_tokens: bool = True
@@ -32,23 +41,27 @@ class _TokenizeBody(TurnFields, _Body):
     tools: Any = None
 
 
-class _DetokenizeBody(_Body):
+class DetokenizeBody(_Body):
+    """A body of /detokenize. None is absent."""
+
     tokens: list[int]
 
 
-class _TemplateBody(TurnFields, _Body):
+class TemplateBody(TurnFields, _Body):
+    """A body of /apply-template. None is absent."""
+
     messages: list[dict[str, Any]]
     tools: Any = None
 
 
-_TOKENIZE_FIELDS: Final = FieldFilter(_TokenizeBody.model_fields)
-_DETOKENIZE_FIELDS: Final = FieldFilter(_DetokenizeBody.model_fields)
-_TEMPLATE_FIELDS: Final = FieldFilter(_TemplateBody.model_fields)
+_TOKENIZE_FIELDS: Final = FieldFilter(TokenizeBody.model_fields)
+_DETOKENIZE_FIELDS: Final = FieldFilter(DetokenizeBody.model_fields)
+_TEMPLATE_FIELDS: Final = FieldFilter(TemplateBody.model_fields)
 
 
 def tokenize_request(incoming: Incoming) -> TokenizeRequest:
     """A body as a canonical request; raises InvalidRequest or one of its kinds."""
-    fields = parsed(_TokenizeBody, _TOKENIZE_FIELDS, incoming)
+    fields = parsed(TokenizeBody, _TOKENIZE_FIELDS, incoming)
     if (fields.prompt is None) == (fields.messages is None):
         raise InvalidRequest("send one of prompt (a text) and messages (a conversation)", param="prompt")
     return TokenizeRequest(
@@ -66,7 +79,7 @@ def tokenize_request(incoming: Incoming) -> TokenizeRequest:
 
 def detokenize_request(incoming: Incoming) -> DetokenizeRequest:
     """A body as a canonical request; raises InvalidRequest or one of its kinds."""
-    fields = parsed(_DetokenizeBody, _DETOKENIZE_FIELDS, incoming)
+    fields = parsed(DetokenizeBody, _DETOKENIZE_FIELDS, incoming)
     return DetokenizeRequest(
         model=incoming.default_model if fields.model is None else fields.model,
         tokens=tuple(fields.tokens),
@@ -77,7 +90,7 @@ def detokenize_request(incoming: Incoming) -> DetokenizeRequest:
 
 def template_request(incoming: Incoming) -> TemplateRequest:
     """A body as a canonical request; raises InvalidRequest or one of its kinds."""
-    fields = parsed(_TemplateBody, _TEMPLATE_FIELDS, incoming)
+    fields = parsed(TemplateBody, _TEMPLATE_FIELDS, incoming)
     return TemplateRequest(
         model=incoming.default_model if fields.model is None else fields.model,
         messages=tuple(fields.messages),
