@@ -3,6 +3,8 @@ whether memory stays where it was, and how long until all is as before.
 
     python benchmarks/overload.py                      the default model, 120 s
     python benchmarks/overload.py --seconds 20 --factor 10 --max-wait 2
+    python benchmarks/overload.py --serve-options "--kv-memory 256MiB"
+                                                       a pool that is soon full: what grows behind that is a leak
 
 First one caller at a time (``alone``), then as many as run at once for some seconds: the requests that they complete
 per second are the rate that can be sustained. Then requests come at even intervals, answered or not, from one process.
@@ -33,6 +35,7 @@ from serve_bench import default_server  # the benchmarks are scripts beside each
 PROMPT_TOKENS: Final = 64
 OUTPUT_TOKENS: Final = 32
 CALLERS: Final = 16
+WINDOW_SECONDS: Final = 15.0
 HEADERS: Final = {"Content-Type": "application/json"}
 
 
@@ -108,16 +111,16 @@ class Load:
 
 
 class Memory:
-    """Resident bytes of the server with its engine, once a second."""
+    """Resident bytes of the server and its engine, once a second."""
 
     def __init__(self, port: int) -> None:
         self._processes = _listening(port)
-        self.samples: list[tuple[float, int]] = []
+        self.samples: list[tuple[float, tuple[int, ...]]] = []
         self._task = asyncio.create_task(self._watch())
 
-    def now(self) -> int:
-        """Bytes."""
-        return sum(process.memory_info().rss for process in self._processes)
+    def now(self) -> tuple[int, ...]:
+        """Bytes of each process, the server first."""
+        return tuple(process.memory_info().rss for process in self._processes)
 
     def seconds(self) -> float:
         """Processor time so far."""
@@ -130,8 +133,18 @@ class Memory:
 
     def slope(self, begin: float, end: float) -> float:
         """Bytes per second, by least squares, of the samples of a time."""
-        samples = [(at, size) for at, size in self.samples if begin <= at <= end]
+        samples = [(at, sum(sizes)) for at, sizes in self.samples if begin <= at <= end]
         return statistics.linear_regression(*zip(*samples, strict=True)).slope if len(samples) > 2 else 0.0
+
+    def windows(self, begin: float, end: float) -> list[list[float]]:
+        """MiB of each process in each window of a time, the median of its samples."""
+        found: dict[int, list[tuple[int, ...]]] = {}
+        for at, sizes in self.samples:
+            if begin <= at < end:
+                found.setdefault(int((at - begin) / WINDOW_SECONDS), []).append(sizes)
+        return [
+            [round(statistics.median(sizes) / 2**20, 1) for sizes in zip(*one, strict=True)] for one in found.values()
+        ]
 
     def close(self) -> None:
         """End."""
@@ -191,7 +204,8 @@ async def measure(base: str, seconds: float, factor: float, warm: float) -> dict
         "refused_without_retry_after": sum(not one.retry_after for one in refused),
         "ttft_s": spread(firsts),
         "refused_s": spread([one.first for one in refused]),
-        "rss_mib": {"before": before >> 20, "after": after >> 20},
+        "rss_mib": {"before": sum(before) >> 20, "after": sum(after) >> 20},
+        "rss_windows_mib": memory.windows(begin, end),
         "rss_slope_kib_per_s": round(memory.slope(begin + (end - begin) / 2, end) / 1024, 1),
         "recovered_s": round(recovered, 2),
         "first_probe": {"status": probes[0].status, "ttft_ms": round(1e3 * probes[0].first, 1)},
@@ -208,8 +222,9 @@ def main() -> None:
     parser.add_argument("--factor", type=float, default=20.0)
     parser.add_argument("--max-wait", type=float, default=5.0, help="the server's max_wait_seconds")
     parser.add_argument("--warm", type=float, default=10.0, help="seconds in which the sustained rate is measured")
+    parser.add_argument("--serve-options", default="", help="further options of the server, as one text")
     args = parser.parse_args()
-    with default_server(f"--max-wait-seconds {args.max_wait}") as base:
+    with default_server(f"--max-wait-seconds {args.max_wait} {args.serve_options}") as base:
         found = asyncio.run(measure(base, args.seconds, args.factor, args.warm))
     for name, value in found.items():
         print(f"{name:28s} {value}")

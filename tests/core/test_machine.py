@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.core.machine import available_memory, read_machine, usable_cpus
+from tidemill.core.machine import available_memory, read_machine, resident_memory, usable_cpus
 
 GIB = 2**30
 
@@ -216,3 +216,12 @@ def test_an_empty_tree_still_gives_an_answer(tmp_path: Path) -> None:
     machine = read_machine(tmp_path, affinity=1)
     assert machine.cpus == 1
     assert machine.memory_available == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_resident_memory_is_counted_in_pages(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"proc/self/statm": "9000 1234 500 1 0 300 0\n"})
+    assert resident_memory(root) == 1234 * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_resident_memory_of_systems_that_do_not_say(tmp_path: Path) -> None:
+    assert resident_memory(tmp_path) == 0

@@ -27,6 +27,7 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import PlanRow, RowOptions, RowOutputs, StepPlan, StepResult, TokenLogprob
 from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
 from tidemill.engine.loop import EngineLoop
+from tidemill.engine.memory_gauge import MemoryGauge
 from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
 from tidemill.executors.protocol import KvPoolSpec
@@ -172,6 +173,7 @@ def make_loop(
     grammars: Any = None,
     keys: BlockKeys | None = None,
     kv_events: Any = None,
+    memory: MemoryGauge | None = None,
     **scheduler: object,
 ) -> EngineLoop:
     """A strict loop over a HashExecutor; further names are settings of SchedulerConfig."""
@@ -203,6 +205,7 @@ def make_loop(
         grammars=grammars,
         keys=keys,
         kv_events=kv_events,
+        memory=memory,
     )
 
 

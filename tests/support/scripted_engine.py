@@ -115,7 +115,7 @@ class ScriptedEngine:
         """Iterators that have been begun and are not closed."""
         return len(self._live)
 
-    async def until(self, true: Callable[[], bool], seconds: float = 5.0) -> None:
+    async def until(self, true: Callable[[], bool], seconds: float = 30.0) -> None:
         """Wait for something to become true; fails after ``seconds``."""
         async with asyncio.timeout(seconds):
             while not true():  # noqa: ASYNC110 - what is waited for is anything, and has no event of its own

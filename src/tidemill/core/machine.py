@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Machine", "available_memory", "read_machine", "usable_cpus"]
+__all__ = ["Machine", "available_memory", "read_machine", "resident_memory", "usable_cpus"]
 
 _ROOT = Path("/")
 _NO_LIMIT = 2**60
@@ -85,6 +85,12 @@ def available_memory(root: Path = _ROOT) -> int:
         if limit is not None and used is not None:
             room.append(limit - max(0, used - _droppable(folder)))
     return max(0, min(room))
+
+
+def resident_memory(root: Path = _ROOT) -> int:
+    """Bytes that this process has in memory, mapped files and shared pages included; 0 where /proc does not say."""
+    words = _read(root / "proc/self/statm").split()
+    return int(words[1]) * os.sysconf("SC_PAGE_SIZE") if len(words) > 1 and words[1].isdigit() else 0
 
 
 def _affinity() -> int:

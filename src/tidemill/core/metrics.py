@@ -253,6 +253,14 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
     "packed_cache_bytes": _engine(
         "packed_cache_bytes", MetricKind.GAUGE, "Packed weights used in place from the packed cache; 0: packed anew"
     ),
+    "planned_bytes": _engine(
+        "planned_bytes", MetricKind.GAUGE, "Memory that the engine comes to: weights, workspace and all of the KV pools"
+    ),
+    "resident_bytes": _engine(
+        "resident_bytes",
+        MetricKind.GAUGE,
+        "Memory that the engine's process has now, interpreter and libraries included",
+    ),
     "host_seconds": MetricSpec(
         name="tidemill_engine_host_seconds_total",
         kind=MetricKind.COUNTER,

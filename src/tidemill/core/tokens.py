@@ -218,6 +218,10 @@ class EngineStats:
     """How long it took to load the model and have its weights ready."""
     packed_cache_bytes: int = 0
     """Packed weights that are used in place from the packed cache; 0: they were packed here."""
+    planned_bytes: int = 0
+    """Memory that the engine was planned to have when its KV pools are in use: weights, workspace and pools."""
+    resident_bytes: int = 0
+    """What its process had in memory within the last second, interpreter and libraries included."""
     host_seconds: dict[str, float] = field(default_factory=dict)
     """Time outside the executor since the start, by part: schedule, plan, submit, collect, commit, emit."""
     step_time_share: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from tidemill.core.tokens import EngineInfo, EngineStats
 from tidemill.engine.kv_events import KvEventCoder
 from tidemill.engine.kv_publisher import KvPublisher, check_kv_events
 from tidemill.engine.loop import EngineLoop
+from tidemill.engine.memory_gauge import MemoryGauge
 from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.speculation import lengths_of, proposers_of
@@ -80,6 +81,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         ),
         strict=config.strict,
         load_seconds=time.monotonic() - begin,
+        memory=MemoryGauge(plan.total),
         keep_speed=None if config.executor.packed_cache == "off" else _keeper(config, executor.description),
         profiler=_profiler(config, executor),
         kv_groups=[group.name for group in model.graph.kv_groups],

@@ -32,6 +32,7 @@ from tidemill.engine.block_names import BlockNames
 from tidemill.engine.drafts import Drafts
 from tidemill.engine.entrance import Entrance, random_seed
 from tidemill.engine.execution import Execution
+from tidemill.engine.memory_gauge import MemoryGauge
 from tidemill.engine.meter import StepMeter
 from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
@@ -85,13 +86,14 @@ class EngineLoop:
         grammars: Grammars | None = None,
         keys: BlockKeys | None = None,
         kv_events: KvEventSink | None = None,
+        memory: MemoryGauge | None = None,
     ) -> None:
         """``proposers``: guess tokens, as many as ``lengths`` says.
 
         ``grammars``: compiles those of requests; without it they are refused. ``kv_groups``: the executor's names of
         the KV groups, in the graph's order; needed by a scheduler that has blocks copied. ``keys``: makes those of
         blocks; without it the loop has its own. ``kv_events`` gets what happened in the prefix cache, after each step
-        in which anything did."""
+        in which anything did. ``memory`` tells of the process that the loop runs in."""
         clock = clock or SystemClock()
         self._clock = clock
         self._executor = executor
@@ -102,6 +104,7 @@ class EngineLoop:
         self._cache_log = None if kv_events is None else scheduler.space.logged()
         self._strict = strict
         self._load_seconds = load_seconds
+        self._memory = memory or MemoryGauge(clock=clock)
         self._keep_speed = keep_speed
         self._speed = SpeedMeter()
         self._meter = StepMeter(clock)
@@ -161,6 +164,7 @@ class EngineLoop:
             self._profiler,
             load_seconds=self._load_seconds,
             packed_cache_bytes=self._executor.cached_bytes,
+            memory=self._memory,
         )
 
     def add(self, request: TokenRequest | EmbedRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemill.core.tokens import EngineStats
 from tidemill.engine.draft_counts import DraftCounts
+from tidemill.engine.memory_gauge import MemoryGauge
 from tidemill.engine.meter import StepMeter
 from tidemill.engine.profiler import StepProfiler
 from tidemill.scheduling.scheduler import Scheduler
@@ -19,6 +20,7 @@ def engine_stats(
     *,
     load_seconds: float,
     packed_cache_bytes: int,
+    memory: MemoryGauge,
 ) -> EngineStats:
     """The state of now; durations are those of the last step."""
     balances = scheduler.space.balances()
@@ -64,6 +66,8 @@ def engine_stats(
         step_tokens=meter.step_tokens,
         load_seconds=load_seconds,
         packed_cache_bytes=packed_cache_bytes,
+        planned_bytes=memory.planned,
+        resident_bytes=memory.resident,
         host_seconds=dict(meter.host),
         step_time_share=profiler.time_shares(),
         step_roof_share=profiler.roof_shares(),
