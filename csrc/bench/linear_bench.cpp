@@ -58,12 +58,12 @@ Case product_case(const LinearKernels& kernels, Layout layout, bool fast, int n,
   }
   for (std::size_t i = 0; i < data->x.size(); ++i) data->x[i] = static_cast<float>(i * 2654435761u % 2001) / 1000 - 1;
   data->quantized = {rows, k, data->values.data(), data->scales.data()};
-  kernels.quantize(data->x.data(), static_cast<std::size_t>(k), data->quantized, 0, (rows + 3) / 4);
+  kernels.quantize(data->x.data(), static_cast<std::size_t>(k), data->quantized, 0, k / kGroup);
   const auto run = [data, &kernels, fast] {
     const PackedMatrix& w = data->weight;
     const LinearOutput output{data->out.data(), static_cast<std::size_t>(w.n), nullptr, nullptr, 0};
     if (fast) {
-      kernels.linear_quantized(w, data->quantized, 0, w.tiles(), output, 0);
+      kernels.linear_quantized(w, data->quantized, 0, w.tiles(), output, 0, nullptr);
     } else {
       kernels.linear_float(w, data->x.data(), static_cast<std::size_t>(w.k), data->quantized.rows, 0, w.tiles(), output, 0);
     }
@@ -79,7 +79,7 @@ Case quantize_case(const LinearKernels& kernels, int rows, int k) {
   auto values = std::make_shared<std::vector<std::int8_t>>(x->size());
   auto scales = std::make_shared<std::vector<float>>(x->size() / kGroup * kGroupScales);
   const auto run = [=, &kernels] {
-    kernels.quantize(x->data(), static_cast<std::size_t>(k), {rows, k, values->data(), scales->data()}, 0, rows / 4);
+    kernels.quantize(x->data(), static_cast<std::size_t>(k), {rows, k, values->data(), scales->data()}, 0, k / kGroup);
   };
   const std::string name = std::string(kernels.isa) + " quantize " + std::to_string(rows) + "x" + std::to_string(k);
   return {name, "", static_cast<double>(x->size()), 0.0, run};

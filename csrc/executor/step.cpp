@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "../kernels/embed.h"
-#include "linear_share.h"
 #include "step_rows.h"
 
 namespace tidemill {
@@ -12,13 +11,18 @@ namespace tidemill {
 namespace {
 
 constexpr int kMaxDrawChunks = 4096;
+constexpr std::size_t kExpandedBytes = kHugePage;  // of each thread: a pass of linear_share.h
 
-// Panels [panel, panel + 1) of quantised rows as rows of their own: panels before it are full.
-QuantizedRows panel_view(const QuantizedRows& rows, std::int32_t panel) {
-  const auto first = static_cast<std::size_t>(panel) * kPanelRows;
+// Quantised rows [begin, end) as rows of their own: panels before them are full.
+QuantizedRows rows_view(const QuantizedRows& rows, std::int32_t begin, std::int32_t end) {
+  const auto first = static_cast<std::size_t>(begin);
   const auto k = static_cast<std::size_t>(rows.k);
-  return {std::min(kPanelRows, rows.rows - panel * kPanelRows), rows.k, rows.values + first * k,
+  return {std::min(end, rows.rows) - begin, rows.k, rows.values + first * k,
           rows.scales + first * (k / kGroup) * kGroupScales};
+}
+
+QuantizedRows panel_view(const QuantizedRows& rows, std::int32_t panel) {
+  return rows_view(rows, panel * kPanelRows, (panel + 1) * kPanelRows);
 }
 
 }  // namespace
@@ -31,7 +35,11 @@ StepRunner::StepRunner(Kernels kernels, ThreadPool& pool, StepSettings settings,
   const std::size_t panel = kPanelRows * row_stride(program.panel_width());
   scratch_floats_ = align_up(std::max(panel, attention_scratch_floats(program.largest_head_dim())), 64);
   scratch_.resize(scratch_floats_ * static_cast<std::size_t>(pool.threads()));
-  for (int i = 0; i < pool.threads(); ++i) samplers_.emplace_back(kernels.vector->sampler, program.vocab);
+  expanded_memory_ = PagedMemory(kExpandedBytes * static_cast<std::size_t>(pool.threads()));
+  for (int i = 0; i < pool.threads(); ++i) {
+    samplers_.emplace_back(kernels.vector->sampler, program.vocab);
+    expanded_.emplace_back(expanded_memory_.data() + kExpandedBytes * static_cast<std::size_t>(i), kExpandedBytes);
+  }
   plan_ahead();
 }
 
@@ -135,7 +143,7 @@ void StepRunner::emit_rows(RowsOf rows, std::int32_t width, std::int32_t out, st
     const QuantizedRows view = panel_view(quantized, panel);
     float* destination = floats == nullptr ? scratch(thread) : floats + static_cast<std::size_t>(first) * stride;
     for (std::int32_t i = 0; i < view.rows; ++i) compute(first + i, destination + static_cast<std::size_t>(i) * stride);
-    kernels_.linear->quantize(destination, stride, view, 0, 1);
+    kernels_.linear->quantize(destination, stride, view, 0, width / kGroup);
   });
 }
 
@@ -201,23 +209,27 @@ void StepRunner::execute(const QuantizeOp& op) {
   const QuantizedRows out = arena_.quantized(op.out, rows, op.width);
   for_rows((rows + kPanelRows - 1) / kPanelRows, kPanelRows * op.width, [&](std::int32_t panel, int) {
     kernels_.linear->quantize(x + static_cast<std::size_t>(panel * kPanelRows) * stride, stride, panel_view(out, panel),
-                              0, 1);
+                              0, op.width / kGroup);
   });
 }
 
-void StepRunner::multiply(const LinearOp& op, const LinearPart& part, std::int32_t tile_begin, std::int32_t tile_end) {
-  const std::int32_t rows = rows_of(op.rows);
+// The chunk's tiles are those of the part.
+void StepRunner::multiply(const LinearOp& op, const LinearPart& part, const LinearChunk& chunk, ExpandedTiles* kept) {
   const PackedMatrix& weight = weights_.matrix(part.matrix);
   const std::size_t stride = row_stride(op.out_width);
-  const LinearOutput output{arena_.floats(op.out) + part.column, stride,
-                            part.bias == kNone ? nullptr : weights_.vector(part.bias),
-                            op.residual == kNone ? nullptr : arena_.floats(op.residual) + part.column, stride};
+  const auto first = static_cast<std::size_t>(chunk.row_begin);
+  const auto at = [&](std::int32_t slot) { return arena_.floats(slot) + first * stride + part.column; };
+  const LinearOutput output{at(op.out), stride, part.bias == kNone ? nullptr : weights_.vector(part.bias),
+                            op.residual == kNone ? nullptr : at(op.residual), stride};
   if (part.quantized) {
-    kernels_.linear->linear_quantized(weight, arena_.quantized(op.x_quantized, rows, op.in_width), tile_begin,
-                                      tile_end, output, settings_.row_variant);
+    const QuantizedRows all = arena_.quantized(op.x_quantized, rows_of(op.rows), op.in_width);
+    kernels_.linear->linear_quantized(weight, rows_view(all, chunk.row_begin, chunk.row_end), chunk.tile_begin,
+                                      chunk.tile_end, output, settings_.row_variant, kept);
   } else {
-    kernels_.linear->linear_float(weight, arena_.floats(op.x), row_stride(op.in_width), rows, tile_begin, tile_end,
-                                  output, settings_.row_variant);
+    const std::size_t x_stride = row_stride(op.in_width);
+    kernels_.linear->linear_float(weight, arena_.floats(op.x) + first * x_stride, x_stride,
+                                  chunk.row_end - chunk.row_begin, chunk.tile_begin, chunk.tile_end, output,
+                                  settings_.row_variant);
   }
 }
 
@@ -226,9 +238,15 @@ void StepRunner::execute(const LinearOp& op) {
   if (rows == 0) return;
   const LinearShare share(op, weights_, rows, pool_.threads());
   pool_.set_ahead(ahead_[instruction_]);
-  pool_.run(share.chunks(), [&](int chunk, int) {
-    share.for_parts(share.begin(chunk), share.begin(chunk + 1),
-                    [&](const LinearPart& part, std::int32_t begin, std::int32_t end) { multiply(op, part, begin, end); });
+  const std::uint64_t use = uses_;
+  uses_ += static_cast<std::uint64_t>(share.passes());
+  pool_.run(share.chunks(), [&](int index, int thread) {
+    const LinearChunk chunk = share.chunk(index);
+    ExpandedTiles* kept = share.by_rows() ? &expanded_[static_cast<std::size_t>(thread)] : nullptr;
+    if (kept != nullptr) kept->begin(use + 1 + static_cast<std::uint64_t>(chunk.pass));
+    share.for_parts(chunk.tile_begin, chunk.tile_end, [&](const LinearPart& part, std::int32_t begin, std::int32_t end) {
+      multiply(op, part, {chunk.row_begin, chunk.row_end, begin, end, chunk.pass}, kept);
+    });
   });
   add_low_rank(op);
 }

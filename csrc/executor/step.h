@@ -9,6 +9,7 @@
 #include "arena.h"
 #include "expert_groups.h"
 #include "isa.h"
+#include "linear_share.h"
 #include "lora_rows.h"
 #include "plan.h"
 #include "pool.h"
@@ -83,7 +84,7 @@ class StepRunner {
   void for_rows(std::int32_t rows, std::int32_t width, Body body);
   template <class Compute>
   void emit_rows(RowsOf rows, std::int32_t width, std::int32_t out, std::int32_t out_quantized, Compute compute);
-  void multiply(const LinearOp& op, const LinearPart& part, std::int32_t tile_begin, std::int32_t tile_end);
+  void multiply(const LinearOp& op, const LinearPart& part, const LinearChunk& chunk, ExpandedTiles* kept);
   void add_low_rank(const LinearOp& op);
   void choose_experts(const MoeOp& op);
   void gather_rows(const MoeOp& op);
@@ -117,6 +118,9 @@ class StepRunner {
   Arena arena_;
   std::size_t scratch_floats_;
   std::vector<float> scratch_;  // one part per thread
+  PagedMemory expanded_memory_;  // one part per thread
+  std::vector<ExpandedTiles> expanded_;
+  std::uint64_t uses_ = 0;  // of expanded_, so far
   std::vector<Sampler> samplers_;
   std::vector<float> scores_;  // materialised attention only
   std::vector<float> states_;  // attention's segments, where tasks are split

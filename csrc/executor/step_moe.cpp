@@ -66,7 +66,7 @@ void StepRunner::gather_rows(const MoeOp& op) {
                   x + static_cast<std::size_t>(groups_.token(row)) * stride,
                   sizeof(float) * static_cast<std::size_t>(op.width));
     }
-    if (op.rows_quantized != kNone) kernels_.linear->quantize(first, stride, expert_view(quantized, panel), 0, 1);
+    if (op.rows_quantized != kNone) kernels_.linear->quantize(first, stride, expert_view(quantized, panel), 0, quantized.k / kGroup);
   });
 }
 
@@ -90,7 +90,7 @@ void StepRunner::gate_rows(const MoeOp& op) {
         glu(row, up, op.inner, row);
       }
     }
-    if (op.hidden_quantized != kNone) kernels_.linear->quantize(first, stride, expert_view(quantized, panel), 0, 1);
+    if (op.hidden_quantized != kNone) kernels_.linear->quantize(first, stride, expert_view(quantized, panel), 0, quantized.k / kGroup);
   });
 }
 
@@ -142,7 +142,7 @@ void StepRunner::multiply_expert(const ExpertProduct& product, const ExpertTask&
                               0};
     if (from < to && part.weights.quantized) {
       kernels_.linear->linear_quantized(weight, expert_view(product.x_quantized, task.rows), from, to, output,
-                                        settings_.row_variant);
+                                        settings_.row_variant, nullptr);
     } else if (from < to) {
       kernels_.linear->linear_float(weight, product.x + row * product.x_stride, product.x_stride,
                                     task.rows.end - task.rows.begin, from, to, output, settings_.row_variant);

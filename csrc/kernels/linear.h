@@ -41,6 +41,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "expanded_tiles.h"
+
 namespace tidemill {
 
 inline constexpr int kTileColumns = 16;  // outputs per weight tile
@@ -136,13 +138,14 @@ struct LinearOutput {
 struct LinearKernels {
   const char* isa;
 
-  // Rounds whole panels [panel_begin, panel_end) of x [rows, k].
-  void (*quantize)(const float* x, std::size_t stride, QuantizedRows out, std::int32_t panel_begin,
-                   std::int32_t panel_end);
+  // Rounds groups [group_begin, group_end) of all rows, x [rows, 32 * groups]: x begins with the first of these groups.
+  void (*quantize)(const float* x, std::size_t stride, const QuantizedRows& out, std::int32_t group_begin,
+                   std::int32_t group_end);
 
-  // 8-bit activations times a quantised layout, for tiles [tile_begin, tile_end) and all rows.
+  // 8-bit activations times a quantised layout, for tiles [tile_begin, tile_end) and all rows. `kept`, or null, may hold
+  // what a kernel expands of these tiles, for calls with other rows.
   void (*linear_quantized)(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin,
-                           std::int32_t tile_end, const LinearOutput& output, int variant);
+                           std::int32_t tile_end, const LinearOutput& output, int variant, ExpandedTiles* kept);
 
   // Float activations times any layout (exact mode for the quantised ones).
   void (*linear_float)(const PackedMatrix& weight, const float* x, std::size_t stride, std::int32_t rows,

@@ -188,32 +188,64 @@ std::int32_t tiles_per_pass(std::int32_t tiles, std::size_t tile_bytes) {
   return (tiles + passes - 1) / passes;
 }
 
-// Rows [0, rows) of tiles [tile_begin, tile_end). False, with nothing done, where there is no memory.
+// One product of some rows and tiles of a weight of layout L.
 template <Layout L>
-bool multiply_rows(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t rows, std::int32_t tile_begin,
-                   std::int32_t tile_end, const LinearOutput& output) {
-  constexpr Form form = form_of(L);
-  const std::int32_t groups = x.k / kGroup;
-  const std::size_t tile_bytes = column_record(form) * static_cast<std::size_t>(groups);
-  const std::size_t block_bytes = kRowRecord * static_cast<std::size_t>(groups);
-  const std::int32_t per_pass = tiles_per_pass(tile_end - tile_begin, tile_bytes);
-  std::uint8_t* columns = thread_scratch(block_bytes + tile_bytes * static_cast<std::size_t>(per_pass));
-  if (columns == nullptr) return false;
-  std::uint8_t* block = columns + tile_bytes * static_cast<std::size_t>(per_pass);
-  configure_tiles();
-  for (std::int32_t begin = tile_begin; begin < tile_end; begin += per_pass) {
-    const std::int32_t end = tile_end - begin < per_pass ? tile_end : begin + per_pass;
-    for (std::int32_t t = begin; t < end; ++t) {
-      expand_columns<L>(weight.data + weight.tile_bytes * static_cast<std::size_t>(t), groups,
-                        columns + tile_bytes * static_cast<std::size_t>(t - begin));
+struct TiledProduct {
+  static constexpr Form kForm = form_of(L);
+  const PackedMatrix& weight;
+  const QuantizedRows& x;
+  std::int32_t rows;  // of x, from its first on
+  const LinearOutput& output;
+
+  std::int32_t groups() const { return x.k / kGroup; }
+  std::size_t tile_bytes() const { return column_record(kForm) * static_cast<std::size_t>(groups()); }
+  std::size_t block_bytes() const { return kRowRecord * static_cast<std::size_t>(groups()); }
+
+  void expand(std::int32_t begin, std::int32_t end, std::uint8_t* columns) const {
+    for (std::int32_t t = begin; t < end; ++t, columns += tile_bytes()) {
+      expand_columns<L>(weight.data + weight.tile_bytes * static_cast<std::size_t>(t), groups(), columns);
     }
+  }
+
+  // All rows times tiles [begin, end), which lie expanded at `columns`. block: room for 16 expanded rows.
+  void multiply(std::int32_t begin, std::int32_t end, const std::uint8_t* columns, std::uint8_t* block) const {
     for (std::int32_t row = 0; row < rows; row += kTileRows) {
       const std::int32_t count = rows - row < kTileRows ? rows - row : kTileRows;
       expand_rows(x, row, block);
-      multiply_tiles_of_rows<form>(block, columns, groups, end - begin, [&](std::int32_t t, const float* acc) {
+      multiply_tiles_of_rows<kForm>(block, columns, groups(), end - begin, [&](std::int32_t t, const float* acc) {
         store_tile<Avx512Store>(acc, row, count, begin + t, weight.n, output);
       });
     }
+  }
+};
+
+// Rows [0, rows) of tiles [tile_begin, tile_end): with the tiles that are kept, where there is room for all of them, else
+// pass by pass. False, with nothing done, where there is no memory.
+template <Layout L>
+bool multiply_rows(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t rows, std::int32_t tile_begin,
+                   std::int32_t tile_end, const LinearOutput& output, ExpandedTiles* kept) {
+  const TiledProduct<L> product{weight, x, rows, output};
+  const std::int32_t tiles = tile_end - tile_begin;
+  std::uint8_t* block = thread_scratch(product.block_bytes());
+  if (block == nullptr) return false;
+  ExpandedTiles::Place place{nullptr, false};
+  if (kept != nullptr) {
+    place = kept->of(weight.data + weight.tile_bytes * static_cast<std::size_t>(tile_begin),
+                     product.tile_bytes() * static_cast<std::size_t>(tiles));
+  }
+  std::int32_t per_pass = tiles;
+  std::uint8_t* columns = place.bytes;
+  if (columns == nullptr) {
+    per_pass = tiles_per_pass(tiles, product.tile_bytes());
+    block = thread_scratch(product.block_bytes() + product.tile_bytes() * static_cast<std::size_t>(per_pass));
+    if (block == nullptr) return false;
+    columns = block + product.block_bytes();
+  }
+  configure_tiles();
+  for (std::int32_t begin = tile_begin; begin < tile_end; begin += per_pass) {
+    const std::int32_t end = tile_end - begin < per_pass ? tile_end : begin + per_pass;
+    if (!place.filled) product.expand(begin, end, columns);
+    product.multiply(begin, end, columns, block);
   }
   release_tiles();
   return true;
@@ -241,21 +273,21 @@ std::int32_t rows_for_tiles(Layout layout, std::int32_t rows) {
 }
 
 void linear_quantized_amx(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin,
-                          std::int32_t tile_end, const LinearOutput& output, int variant) {
+                          std::int32_t tile_end, const LinearOutput& output, int variant, ExpandedTiles* kept) {
   if (tile_begin == tile_end) return;
   std::int32_t rows = variant > 0 ? 0 : rows_for_tiles(weight.layout, x.rows);
   const bool done = rows > 0 && with_quantized_layout(weight.layout, [&]<Layout L>() {
-    if constexpr (has_form(L)) return multiply_rows<L>(weight, x, rows, tile_begin, tile_end, output);
+    if constexpr (has_form(L)) return multiply_rows<L>(weight, x, rows, tile_begin, tile_end, output, kept);
     return false;
   });
   if (!done) rows = 0;
   if (rows == x.rows) return;
   linear_kernels_avx512().linear_quantized(weight, rows_from(x, rows), tile_begin, tile_end, rows_from(output, rows),
-                                           variant);
+                                           variant, nullptr);
 }
 
-void quantize(const float* x, std::size_t stride, QuantizedRows out, std::int32_t panel_begin, std::int32_t panel_end) {
-  linear_kernels_avx512().quantize(x, stride, out, panel_begin, panel_end);
+void quantize(const float* x, std::size_t stride, const QuantizedRows& out, std::int32_t group_begin, std::int32_t group_end) {
+  linear_kernels_avx512().quantize(x, stride, out, group_begin, group_end);
 }
 
 void linear_float_avx512(const PackedMatrix& weight, const float* x, std::size_t stride, std::int32_t rows,

@@ -428,7 +428,7 @@ struct Avx2 {
 }  // namespace
 
 const LinearKernels& linear_kernels_avx2() {
-  static constexpr LinearKernels kernels = {"avx2", quantize_panels<Avx2>, linear_quantized<Avx2>, linear_float<Avx2>};
+  static constexpr LinearKernels kernels = {"avx2", quantize_groups<Avx2>, linear_quantized<Avx2>, linear_float<Avx2>};
   return kernels;
 }
 

@@ -381,7 +381,7 @@ struct Avx512 : Avx512Store {
 }  // namespace
 
 const LinearKernels& linear_kernels_avx512() {
-  static constexpr LinearKernels kernels = {"avx512", quantize_panels<Avx512>, linear_quantized<Avx512>,
+  static constexpr LinearKernels kernels = {"avx512", quantize_groups<Avx512>, linear_quantized<Avx512>,
                                             linear_float<Avx512>};
   return kernels;
 }

@@ -66,14 +66,15 @@ void store_tile(const float* acc, std::int32_t row, std::int32_t rows, std::int3
 }
 
 template <class Isa>
-void quantize_panels(const float* x, std::size_t stride, QuantizedRows out, std::int32_t panel_begin,
-                     std::int32_t panel_end) {
-  const std::int32_t groups = out.k / kGroup;
-  for (std::int32_t p = panel_begin; p < panel_end; ++p) {
-    const std::int32_t first = p * kPanelRows;
+void quantize_groups(const float* x, std::size_t stride, const QuantizedRows& out, std::int32_t group_begin,
+                     std::int32_t group_end) {
+  for (std::int32_t first = 0; first < out.rows; first += kPanelRows) {
     const std::int32_t rows = out.rows - first < kPanelRows ? out.rows - first : kPanelRows;
-    std::int8_t* values = out.values + static_cast<std::size_t>(first) * static_cast<std::size_t>(out.k);
-    float* scales = out.scales + static_cast<std::size_t>(first) * static_cast<std::size_t>(groups) * kGroupScales;
+    const auto before = static_cast<std::size_t>(first) * static_cast<std::size_t>(out.k / kGroup) +
+                        static_cast<std::size_t>(group_begin * rows);
+    std::int8_t* values = out.values + before * kGroup;
+    float* scales = out.scales + before * kGroupScales;
+    const std::int32_t groups = group_end - group_begin;
     for (std::int32_t g = 0; g < groups; ++g, values += kGroup * rows, scales += kGroupScales * rows) {
       if constexpr (requires { &Isa::quantize_panel_group; }) {
         const float* group = x + static_cast<std::size_t>(first) * stride + g * kGroup;
@@ -190,7 +191,7 @@ auto with_quantized_layout(Layout layout, const Run& run) {
 
 template <class Isa>
 void linear_quantized(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin,
-                      std::int32_t tile_end, const LinearOutput& output, int variant) {
+                      std::int32_t tile_end, const LinearOutput& output, int variant, ExpandedTiles*) {
   with_quantized_layout(weight.layout, [&]<Layout L>() {
     quantized_tiles<Isa, L>(weight, x, tile_begin, tile_end, output, variant);
   });

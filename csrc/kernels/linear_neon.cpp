@@ -42,7 +42,7 @@ using Neon = NeonKernels<WideningProducts>;
 }  // namespace
 
 const LinearKernels& linear_kernels_neon() {
-  static constexpr LinearKernels kernels = {"neon", quantize_panels<Neon>, linear_quantized<Neon>, linear_float<Neon>};
+  static constexpr LinearKernels kernels = {"neon", quantize_groups<Neon>, linear_quantized<Neon>, linear_float<Neon>};
   return kernels;
 }
 

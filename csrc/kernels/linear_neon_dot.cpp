@@ -27,7 +27,7 @@ using NeonDot = NeonKernels<DotProducts>;
 }  // namespace
 
 const LinearKernels& linear_kernels_neon_dot() {
-  static constexpr LinearKernels kernels = {"neon-dot", quantize_panels<NeonDot>, linear_quantized<NeonDot>,
+  static constexpr LinearKernels kernels = {"neon-dot", quantize_groups<NeonDot>, linear_quantized<NeonDot>,
                                             linear_float<NeonDot>};
   return kernels;
 }

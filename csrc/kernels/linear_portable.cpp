@@ -380,7 +380,7 @@ struct Portable {
 }  // namespace
 
 const LinearKernels& linear_kernels_portable() {
-  static constexpr LinearKernels kernels = {"portable", quantize_panels<Portable>, linear_quantized<Portable>,
+  static constexpr LinearKernels kernels = {"portable", quantize_groups<Portable>, linear_quantized<Portable>,
                                             linear_float<Portable>};
   return kernels;
 }

@@ -95,24 +95,28 @@ void a_linear_layer_is_dealt_out_whole() {
     op.parts.push_back({weights.use_matrices(FileFormat::kF32, 1, outputs, 64, packed.data()), op.out_width, kNone, false});
     op.out_width += outputs;
   }
-  for (const std::int32_t rows : {1, 4, 5, 512}) {
+  for (const std::int32_t rows : {1, 4, 5, 300, 512, 1111}) {
     for (const int threads : {1, 2, 3, 8}) {
       const LinearShare share(op, weights, rows, threads);
-      std::vector<std::vector<int>> tiles(3);
+      std::vector<std::vector<int>> cells(3);  // [tile][row]
       for (std::size_t part = 0; part < 3; ++part) {
-        tiles[part].resize(static_cast<std::size_t>(weights.matrix(op.parts[part].matrix).tiles()));
+        cells[part].resize(static_cast<std::size_t>(weights.matrix(op.parts[part].matrix).tiles() * rows));
       }
-      for (int chunk = 0; chunk < share.chunks(); ++chunk) {
-        CHECK(share.begin(chunk) < share.begin(chunk + 1));
-        share.for_parts(share.begin(chunk), share.begin(chunk + 1), [&](const LinearPart& part, std::int32_t begin, std::int32_t end) {
-          for (std::int32_t tile = begin; tile < end; ++tile) {
-            ++tiles[static_cast<std::size_t>(&part - op.parts.data())][static_cast<std::size_t>(tile)];
+      for (int index = 0; index < share.chunks(); ++index) {
+        const LinearChunk chunk = share.chunk(index);
+        CHECK(chunk.row_begin < chunk.row_end && chunk.tile_begin < chunk.tile_end);
+        CHECK(chunk.row_begin % 16 == 0 && chunk.pass < share.passes());
+        share.for_parts(chunk.tile_begin, chunk.tile_end, [&](const LinearPart& part, std::int32_t begin, std::int32_t end) {
+          for (std::int32_t cell = begin * rows; cell < end * rows; ++cell) {
+            const bool inside = cell % rows >= chunk.row_begin && cell % rows < chunk.row_end;
+            cells[static_cast<std::size_t>(&part - op.parts.data())][static_cast<std::size_t>(cell)] += inside;
           }
         });
       }
-      for (const std::vector<int>& part : tiles) {
+      for (const std::vector<int>& part : cells) {
         for (const int times : part) CHECK_CASE(times == 1, "%d rows, %d threads: %d times", rows, threads, times);
       }
+      if (share.by_rows()) continue;
       std::size_t bytes = 0;
       for (int thread = 0; thread < threads; ++thread) {
         for (const ByteSpan& span : share.lane(thread)) bytes += span.size;

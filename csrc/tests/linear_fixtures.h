@@ -289,7 +289,7 @@ struct Quantized {
   Quantized(const LinearKernels& kernels, const float* x, int count, int k, std::size_t stride)
       : values(quantized_value_bytes(count, k)), scales(quantized_scale_bytes(count, k) / sizeof(float)),
         rows{count, k, values.data(), scales.data()} {
-    kernels.quantize(x, stride, rows, 0, (count + kPanelRows - 1) / kPanelRows);
+    kernels.quantize(x, stride, rows, 0, k / kGroup);
   }
   Quantized(const Quantized&) = delete;
   Quantized& operator=(const Quantized&) = delete;
@@ -374,7 +374,7 @@ inline std::vector<float> product(const LinearKernels& kernels, const Packed& we
   const int ranges[][2] = {{split, w.tiles()}, {0, split}};
   if (fast) {
     const Quantized q(kernels, x, rows, w.k, stride);
-    for (const auto& [begin, end] : ranges) kernels.linear_quantized(w, q.rows, begin, end, output, variant);
+    for (const auto& [begin, end] : ranges) kernels.linear_quantized(w, q.rows, begin, end, output, variant, nullptr);
   } else {
     for (const auto& [begin, end] : ranges) kernels.linear_float(w, x, stride, rows, begin, end, output, variant);
   }

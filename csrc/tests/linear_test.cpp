@@ -154,10 +154,43 @@ void threads_do_not_change_bits(const LinearKernels& kernels, FileFormat format)
       }
       for (std::thread& member : team) member.join();
     };
-    in_parts(3, [&](int begin, int end) { kernels.quantize(x.data(), stride, q.rows, begin, end); });
+    in_parts(k / kGroup, [&](int begin, int end) { kernels.quantize(x.data() + kGroup * begin, stride, q.rows, begin, end); });
     in_parts(packed.matrix.tiles(),
-             [&](int begin, int end) { kernels.linear_quantized(packed.matrix, q.rows, begin, end, output, 0); });
+             [&](int begin, int end) { kernels.linear_quantized(packed.matrix, q.rows, begin, end, output, 0, nullptr); });
     CHECK_CASE(out == alone, "%s %s threads %d", kernels.isa, name_of(format), threads);
+  }
+}
+
+// Rows share by share, with tiles of two weights that a kernel may keep expanded, give what they give at once: where there is
+// room for both, for one of them, and for none. A second use of the same room finds nothing of the first.
+void shares_of_rows_make_up_the_whole(const LinearKernels& kernels, FileFormat format) {
+  const int n = 40, k = 2 * width_of(format), rows = 112;
+  const Packed packed[] = {pack(random_weight(format, n, k, 31)), pack(random_weight(format, n, k, 32))};
+  const std::vector<float> x = random_floats(static_cast<std::size_t>(rows * k), 8);
+  const Quantized q(kernels, x.data(), rows, k, static_cast<std::size_t>(k));
+  const std::vector<float> whole[] = {product(kernels, packed[0], true, x.data(), rows),
+                                      product(kernels, packed[1], true, x.data(), rows)};
+  const std::size_t one = 3 * static_cast<std::size_t>(k / kGroup) * 704;  // the largest form of three tiles
+  for (const std::size_t room : {2 * one, one, std::size_t{64}}) {
+    AlignedBytes memory(room);
+    ExpandedTiles kept(memory.get(), room);
+    AlignedBytes changing(packed[0].matrix.bytes());
+    PackedMatrix matrices[] = {packed[0].matrix, packed[1].matrix};
+    matrices[0].data = changing.get();
+    for (const int use : {0, 1}) {
+      std::memcpy(changing.get(), packed[use].matrix.data, packed[use].matrix.bytes());
+      kept.begin(static_cast<std::uint64_t>(use + 1));
+      std::vector<float> out[] = {std::vector<float>(whole[0].size()), std::vector<float>(whole[0].size())};
+      for (const auto& [begin, end] : {std::pair{0, 48}, {48, 64}, {64, 112}}) {
+        const QuantizedRows share{end - begin, k, q.rows.values + quantized_value_bytes(begin, k),
+                                  q.rows.scales + quantized_scale_bytes(begin, k) / sizeof(float)};
+        for (int i = 0; i < 2; ++i) {
+          const LinearOutput output{out[i].data() + begin * n, static_cast<std::size_t>(n), nullptr, nullptr, 0};
+          kernels.linear_quantized(matrices[i], share, 0, matrices[i].tiles(), output, 0, &kept);
+        }
+      }
+      CHECK_CASE(out[0] == whole[use] && out[1] == whole[1], "%s %s room %zu use %d", kernels.isa, name_of(format), room, use);
+    }
   }
 }
 
@@ -177,7 +210,7 @@ void bias_residual_and_bounds(const LinearKernels& kernels, FileFormat format, b
       const LinearOutput output{out.data(), stride, bias.data(), out.data(), stride};
       if (fast) {
         const Quantized q(kernels, x.data(), rows, k, static_cast<std::size_t>(k));
-        kernels.linear_quantized(packed.matrix, q.rows, 0, packed.matrix.tiles(), output, variant);
+        kernels.linear_quantized(packed.matrix, q.rows, 0, packed.matrix.tiles(), output, variant, nullptr);
       } else {
         kernels.linear_float(packed.matrix, x.data(), static_cast<std::size_t>(k), rows, 0, packed.matrix.tiles(), output, variant);
       }
@@ -358,6 +391,7 @@ int main(int count, char** arguments) {
       if (!is_quantized(format)) continue;
       extremes_do_not_saturate(*kernels, format);
       threads_do_not_change_bits(*kernels, format);
+      shares_of_rows_make_up_the_whole(*kernels, format);
     }
   }
   for (const FileFormat format : kFormats) {
