@@ -141,3 +141,10 @@ def test_a_size_that_was_not_measured_for_long_is_not_believed() -> None:
     for _ in range(1100):
         costs.add(1, 1, 1.0)
     assert costs.seconds(1, 4) < 2
+
+
+def test_nothing_is_tried_where_it_would_not_pay_even_if_all_were_right() -> None:
+    """Each token costs more than the steps of all answers before it: sixteen streams, 400 steps."""
+    gain, chosen = drive(1.0, lambda tokens: tokens**2 / 16, answers=16, steps=400)
+    assert gain > 0.97
+    assert sum(chosen[-16 * 380 :]) == 0

@@ -148,7 +148,8 @@ class SchedulerConfig:
     speculate: str = "off"
     """Guess tokens that may follow and compute them in one step with the newest; answers stay the same, bit for bit.
     off, or one or more, joined by commas, of which each is asked where those before it have no guess: ngram: what
-    followed in prompt and answer so far, where they said the same."""
+    followed in prompt and answer so far, where they said the same; draft:PATH: what a smaller model with the same
+    tokenizer writes (a file, folder or name, as the model's own)."""
     speculate_tokens: int = 8
     """Most tokens to guess for a sequence in a step."""
     speculate_length: Literal["adaptive", "fixed"] = "adaptive"

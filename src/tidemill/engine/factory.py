@@ -13,6 +13,7 @@ from tidemill.core.config import BLOCK_SIZES, EngineConfig, SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.machine import available_memory, read_machine
 from tidemill.core.tokens import EngineInfo, EngineStats
+from tidemill.engine.draft_loading import load_draft
 from tidemill.engine.kv_events import KvEventCoder
 from tidemill.engine.kv_publisher import KvPublisher, check_kv_events
 from tidemill.engine.loop import EngineLoop
@@ -54,7 +55,9 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     check_kv_events(config)
     begin = time.monotonic()
     model = load_model(config.model)
-    plan = plan_memory(model, config, available_memory())
+    available = available_memory()
+    draft = load_draft(config, model, available)
+    plan = plan_memory(model, config, available - (draft.plan.total if draft else 0))
     check = _exact_answers(model, config) if config.model.quantize else None
     pools = plan.pools()
     space = kv_space(pools, model.graph.kv_groups)
@@ -87,7 +90,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         kv_groups=[group.name for group in model.graph.kv_groups],
         keys=keys,
         kv_events=kv_events,
-        proposers=proposers_of(config.scheduler),
+        proposers=proposers_of(config.scheduler, draft.proposer(model) if draft else None),
         lengths=lengths_of(config.scheduler),
         grammars=Grammars(lambda: _tokenizer(model), model.vocab_size, model.end_token_ids),
     )

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
-
 from tidemill.core.config import SchedulerConfig
 from tidemill.engine.ngrams import NgramProposer
 from tidemill.engine.proposer import Proposer
 from tidemill.scheduling.draft_lengths import AdaptiveLengths, FixedLengths, Lengths
-from tidemill.scheduling.speculation_kinds import speculation_kinds
+from tidemill.scheduling.speculation_kinds import DRAFT, speculation_kinds
 
 __all__ = ["lengths_of", "proposers_of"]
 
-_PROPOSERS: Final[Mapping[str, Callable[[], Proposer]]] = {"ngram": NgramProposer}
 
-
-def proposers_of(config: SchedulerConfig) -> list[Proposer]:
-    """Those that ``speculate`` names, in its order."""
-    return [_PROPOSERS[kind]() for kind in speculation_kinds(config.speculate)]
+def proposers_of(config: SchedulerConfig, draft_model: Proposer | None = None) -> list[Proposer]:
+    """Those that ``speculate`` names, in its order; a draft model has to be there already."""
+    made: list[Proposer] = []
+    for kind in speculation_kinds(config.speculate):
+        if kind == DRAFT:
+            assert draft_model is not None, "the draft model was not loaded"
+            made.append(draft_model)
+        else:
+            made.append(NgramProposer())
+    return made
 
 
 def lengths_of(config: SchedulerConfig) -> Lengths:

@@ -7,7 +7,7 @@ right with probability a each, as long as all before them are, it takes T(B + k)
 
 T is measured while steps run (``step_costs``), a is what became of the sequence's latest proposals, beginning with
 what is usual. Where none pays, two are tried now and then, each time after twice as many tokens, to see whether the
-text has become another.
+text has become another; after the longest wait at once, where it would not pay even if all were right.
 
 What is chosen decides how fast answers come, never what they say. Pure: integers and durations in, lengths out.
 """
@@ -146,10 +146,15 @@ class AdaptiveLengths:
         limit = min(limit, self._most)
         best = self._best(kind, acceptance.rate, limit)
         if best:
-            acceptance.wait = _FIRST_WAIT
+            acceptance.wait = self._usual[kind].wait = _FIRST_WAIT
             return best
         acceptance.skipped += 1
-        return min(_PROBE, limit) if acceptance.skipped >= acceptance.wait else 0
+        if acceptance.skipped < acceptance.wait:
+            return 0
+        if acceptance.wait < _LONGEST_WAIT and not self._best(kind, 1.0, limit):
+            acceptance.wait = _LONGEST_WAIT  # not even if all were right
+            return 0
+        return min(_PROBE, limit)
 
     def _best(self, kind: str, rate: float, limit: int) -> int:
         best, gained, chance = 0, 0.0, 1.0
@@ -177,13 +182,15 @@ class AdaptiveLengths:
         self._drafting += count * self._seconds_to_draft(kind)
 
     def acceptance(self, kind: str) -> Acceptance:
-        """See Lengths."""
-        return Acceptance(self._usual[kind].rate)
+        """See Lengths: it is tried as often as the last one that was."""
+        new = Acceptance(self._usual[kind].rate)
+        new.wait = self._usual[kind].wait
+        return new
 
     def settle(self, kind: str, acceptance: Acceptance, proposed: int, accepted: int) -> None:
         """See Lengths. After a try the next one comes later, unless by then it pays."""
         if acceptance.skipped >= acceptance.wait:
-            acceptance.wait = min(2 * acceptance.wait, _LONGEST_WAIT)
+            acceptance.wait = self._usual[kind].wait = min(2 * acceptance.wait, _LONGEST_WAIT)
         acceptance.skipped = 0
         acceptance.add(proposed, accepted)
         self._usual[kind].add(proposed, accepted)

@@ -8,6 +8,7 @@ __all__ = [
     "CHUNKED_PREFILL",
     "CONTINUOUS_BATCHING",
     "DEADLINE_ORDER",
+    "DRAFT_SPECULATION",
     "FAIR_ORDER",
     "JUMP_AHEAD",
     "KEPT_BLOCKS",
@@ -98,6 +99,20 @@ NGRAM_SPECULATION = register(
         why="Each token of a passage that was said before takes a step, which reads all weights once more.",
         when="When few answers run at once and quote: edits of code, agents, summaries, answers of tools passed on.",
         doc="strategies.md#ngram-speculation",
+        per_request=True,
+    )
+)
+
+DRAFT_SPECULATION = register(
+    Strategy(
+        name="draft-speculation",
+        setting="SchedulerConfig.speculate",
+        baseline="off",
+        on="draft:PATH",
+        metric="tidemill_engine_draft_accepted_tokens_total",
+        why="A large model takes a step for each token, also for those that a small one would have said.",
+        when="When few answers run at once and a model of the same family takes a fraction of the time per token.",
+        doc="strategies.md#draft-speculation",
         per_request=True,
     )
 )

@@ -1,0 +1,188 @@
+"""A smaller model that writes ahead: its tokens are the guesses.
+
+It has an executor and KV blocks of its own. For each sequence it keeps what it has computed; what the target did not
+take is computed over:
+
+    target     t0 .. t7 | d0 d1 d2         three tokens proposed
+    kept       t0 .. t7   d0 s1            d0 was right, s1 was drawn where d1 was not
+    here       t0 .. t7   d0 | s1          computed up to d0: the next draft begins with s1
+
+It draws by the target's options and with the target's noise (a function of seed, choice and position): where the two
+models agree about what is likely, they draw the same token, at any temperature.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from tidemill.core.step import PlanRow, RowOptions, SequenceId, StepPlan
+from tidemill.engine.proposer import Asked
+from tidemill.executors.protocol import Executor
+from tidemill.scheduling.kv.space import BlockTables, KvSpace
+
+__all__ = ["DraftModelProposer"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Place:
+    """Where the model stands in a sequence."""
+
+    tables: BlockTables
+    tokens: list[int] = field(default_factory=list)
+    """Those whose KV is in the blocks."""
+    settled: int = 0
+    """So many of them were known when it was last asked: the sequence begins with these for certain."""
+
+    def keep(self, tokens: Sequence[int]) -> None:
+        """Stay as far as the sequence has gone the same way, its newest token excluded."""
+        end = min(len(self.tokens), len(tokens) - 1)
+        same = min(self.settled, end)
+        while same < end and self.tokens[same] == tokens[same]:
+            same += 1
+        del self.tokens[same:]
+        self.settled = len(tokens) - 1
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draft:
+    """One sequence's part of a round."""
+
+    asked: Asked
+    place: _Place
+    said: list[int] = field(default_factory=list)
+    over: bool = False
+    """It has drawn a token that the target has not got."""
+
+
+class DraftModelProposer:
+    """Proposes what another model with the same tokenizer draws."""
+
+    kind = "draft"
+
+    def __init__(
+        self,
+        executor: Executor,
+        space: KvSpace,
+        *,
+        max_step_tokens: int,
+        max_tokens: int,
+        vocab_size: int,
+        masked: bool,
+    ) -> None:
+        """``max_tokens``: most tokens of a sequence that the model was made for. ``vocab_size``: the target's, of which
+        proposals are. ``masked``: the model has just as many, so the target's masks fit its draws."""
+        self._executor = executor
+        self._space = space
+        self._max_step_tokens = max_step_tokens
+        self._max_tokens = min(max_tokens, space.capacity_tokens)
+        self._vocab_size = vocab_size
+        self._masked = masked
+        self._places: OrderedDict[SequenceId, _Place] = OrderedDict()
+        self._steps = 0
+        self._broken = False
+
+    def propose(self, asked: Sequence[Asked]) -> Sequence[Sequence[int]]:
+        """See Proposer. A model that fails is not asked again: answers go on without it."""
+        if self._broken:
+            return [()] * len(asked)
+        try:
+            return self._propose(asked)
+        except Exception:
+            self._broken = True
+            _log.exception("the draft model failed; nothing is guessed by it any more")
+            return [()] * len(asked)
+
+    def _propose(self, asked: Sequence[Asked]) -> Sequence[Sequence[int]]:
+        drafts = {one.sequence: _Draft(asked=one, place=self._place(one)) for one in asked}
+        held = drafts.keys()
+        going = self._catch_up(list(drafts.values()), held)
+        while going := [one for one in going if len(one.said) < one.asked.limit and self._may_go_on(one, held)]:
+            rows = [self._row(one, [one.said[-1]], drawn=True) for one in going]
+            self._run(going, rows)
+        return [drafts[one.sequence].said for one in asked]
+
+    def _place(self, one: Asked) -> _Place:
+        place = self._places.get(one.sequence)
+        if place is None:
+            place = self._places[one.sequence] = _Place(tables=self._space.empty_tables())
+        self._places.move_to_end(one.sequence)
+        place.keep(one.tokens)
+        return place
+
+    def _catch_up(self, drafts: list[_Draft], held: Set[SequenceId]) -> list[_Draft]:
+        """Compute what sequences have that the model has not read: those that are ready then have their first token.
+        A long prompt takes several rounds, in each as much as a step may have."""
+        budget = self._max_step_tokens
+        taking, rows = [], []
+        for one in drafts:
+            known, tokens = len(one.place.tokens), one.asked.tokens
+            count = min(len(tokens) - known, budget)
+            if count < 1 or not self._grow(one.place, known + count, held):
+                continue
+            budget -= count
+            taking.append(one)
+            rows.append(self._row(one, tokens[known : known + count], drawn=known + count == len(tokens)))
+        if rows:
+            self._run(taking, rows)
+        return [one for one in taking if one.said]
+
+    def _may_go_on(self, one: _Draft, held: Set[SequenceId]) -> bool:
+        return not one.over and self._grow(one.place, len(one.place.tokens) + 1, held)
+
+    def _row(self, one: _Draft, tokens: Sequence[int], *, drawn: bool) -> PlanRow:
+        start = len(one.place.tokens)
+        one.place.tokens += tokens
+        return PlanRow(
+            sequence=one.asked.sequence,
+            tokens=tuple(tokens),
+            start=start,
+            block_tables=tuple(tuple(table) for table in one.place.tables),
+            num_outputs=int(drawn),
+            options=self._options(one) if drawn else None,
+        )
+
+    def _options(self, one: _Draft) -> RowOptions:
+        options = one.asked.options(one.said)
+        return options if self._masked or options.masks is None else replace(options, masks=None)
+
+    def _run(self, drafts: Sequence[_Draft], rows: Sequence[PlanRow]) -> None:
+        self._executor.submit(StepPlan(step=self._steps, rows=tuple(rows)))
+        self._steps += 1
+        for one, outputs in zip(drafts, self._executor.collect().rows, strict=True):
+            one.over = any(token >= self._vocab_size for token in outputs.tokens)
+            one.said += () if one.over else outputs.tokens
+
+    def _grow(self, place: _Place, num_tokens: int, held: Set[SequenceId]) -> bool:
+        """Have blocks for so many tokens, taking those of sequences that were not asked for longest; of none in
+        ``held``."""
+        if num_tokens > self._max_tokens:
+            return False
+        while not self._space.grow(place.tables, num_tokens):
+            victim = next((one for one in self._places if one not in held), None)
+            if victim is None:
+                return False
+            self._drop(victim)
+        return True
+
+    def _drop(self, sequence: SequenceId) -> None:
+        place = self._places.pop(sequence, None)
+        if place is not None:
+            self._space.shrink(place.tables, 0)
+
+    def leave(self, sequence: SequenceId, tokens: Sequence[int], num_prompt: int, scope: tuple[str, str]) -> None:  # noqa: ARG002
+        """See Proposer."""
+        self._drop(sequence)
+
+    def forget(self, tenant: str | None) -> None:
+        """See Proposer: nothing is told from one sequence to another."""
+
+    def close(self) -> None:
+        """See Proposer."""
+        for sequence in tuple(self._places):
+            self._drop(sequence)
+        self._executor.close()

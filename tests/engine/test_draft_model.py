@@ -1,0 +1,235 @@
+"""A draft model beside its target: as exact as without, right where the two agree, and its blocks come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.deepen import deepen
+from tests.support.gguf_bytes import gguf_bytes, tiny_llama_metadata, tiny_llama_tensors
+from tests.support.tiny import CONFIG, Answer, Rig, TinyModel, request, run, tiny_model
+from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
+from tidemill.core.errors import ConfigError
+from tidemill.core.sampling import SamplingOptions
+from tidemill.core.step import RowOptions, SequenceId
+from tidemill.core.tokens import TokenRequest
+from tidemill.engine.draft_model import DraftModelProposer
+from tidemill.engine.factory import build_loop
+from tidemill.engine.loop import EngineLoop
+from tidemill.engine.proposer import Asked
+from tidemill.models.loading import load_model
+from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "data"
+TARGET = tiny_model()
+DRAFTS: dict[str, TinyModel] = {"the same": TARGET, "another": tiny_model(seed=12, num_hidden_layers=1)}
+SAMPLINGS: list[dict[str, Any]] = [
+    {"max_tokens": 50},
+    {"temperature": 1.1, "seed": 5, "n": 2, "max_tokens": 40},
+    {"temperature": 0.8, "seed": 6, "repetition_penalty": 1.3, "presence_penalty": 0.5, "max_tokens": 40},
+    {"temperature": 1.0, "seed": 7, "allowed_token_ids": tuple(range(2, 200, 5)), "min_tokens": 5, "max_tokens": 40},
+]
+
+
+def asked() -> list[TokenRequest]:
+    return [
+        request(f"r{at}", [1 + (31 * at + 7 * i) % 300 for i in range(12 + 20 * at)], **options)
+        for at, options in enumerate(SAMPLINGS)
+    ]
+
+
+def proposer(draft: TinyModel, *, num_blocks: int = 256, **changes: Any) -> DraftModelProposer:
+    executor = Rig(model=draft, num_blocks=num_blocks).make_executor()
+    settings = {"max_step_tokens": 512, "max_tokens": 1024, "vocab_size": TARGET.graph.vocab_size, "masked": True}
+    return DraftModelProposer(
+        executor, KvSpace([KvGroupSpace(num_blocks=num_blocks, block_size=16)]), **settings | changes
+    )
+
+
+def answers(made: DraftModelProposer | None, **ways: Any) -> tuple[dict[tuple[str, int], Answer], EngineLoop]:
+    loop = Rig(model=TARGET, proposers=[made] if made else [], **ways).make_loop()
+    try:
+        return run(loop, asked()), loop
+    finally:
+        loop.close()
+
+
+PLAIN = answers(None)[0]
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [{}, {"max_step_tokens": 16}, {"num_blocks": 13}, {"max_running": 3}, {"prefix_cache": "off"}],
+    ids=["plain", "chunks", "preempted", "few at a time", "no cache"],
+)
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_answers_are_those_without_whatever_the_draft_model_says(draft: str, ways: dict[str, Any]) -> None:
+    made = proposer(DRAFTS[draft])
+    spoken, loop = answers(made, **ways)
+    assert spoken == PLAIN
+    stats = loop.stats()
+    right, guessed = stats.draft_accepted_tokens_total.get("draft", 0), stats.draft_tokens_total["draft"]
+    if draft == "the same":
+        assert right == guessed, "it draws with the target's noise, penalties and masks"
+        assert stats.steps < 200
+    else:
+        assert right < guessed
+    assert made._space.pools[0].num_available == 256, "blocks of sequences that have ended"
+
+
+def test_a_long_prompt_is_read_in_pieces_and_guesses_begin_when_it_is() -> None:
+    made = proposer(TARGET, max_step_tokens=16)
+    assert answers(made)[0] == PLAIN
+    made = proposer(TARGET, max_step_tokens=16)
+    loop = Rig(model=TARGET, proposers=[made]).make_loop()
+    run(loop, [request("a", [1 + i % 300 for i in range(100)], max_tokens=30)])
+    stats = loop.stats()
+    # One step reads the prompt, six more tokens come while the model reads 16 a step, then 6 tokens a step.
+    assert stats.draft_tokens_total["draft"] == stats.draft_accepted_tokens_total["draft"] > 15
+    assert stats.steps == 1 + 6 + -(-23 // 6)
+    loop.close()
+
+
+def test_where_its_blocks_are_short_those_of_others_make_room() -> None:
+    """Blocks for one sequence, and answers of several: whoever does not fit is not guessed for."""
+    made = proposer(TARGET, num_blocks=9)
+    spoken, loop = answers(made)
+    assert spoken == PLAIN
+    assert loop.stats().draft_accepted_tokens_total["draft"] > 0
+    assert made._space.pools[0].num_available == 9
+
+
+def test_nothing_is_guessed_beyond_the_length_that_it_was_made_for() -> None:
+    made = proposer(TARGET, max_tokens=40)
+    loop = Rig(model=TARGET, proposers=[made]).make_loop()
+    run(loop, [request("a", [1 + i % 300 for i in range(30)], max_tokens=60)])
+    assert 0 < loop.stats().draft_tokens_total["draft"] <= 10
+    loop.close()
+
+
+def test_tokens_that_only_its_own_table_has_are_not_proposed() -> None:
+    """The draft's table is longer, as padded ones are."""
+    made = proposer(tiny_model(vocab_size=CONFIG["vocab_size"] + 64), masked=False)  # type: ignore[operator]
+    spoken, loop = answers(made)
+    assert spoken == PLAIN
+    assert loop.stats().draft_tokens_total["draft"] > 0
+
+
+def test_a_draft_model_that_fails_is_let_alone(caplog: pytest.LogCaptureFixture) -> None:
+    made = proposer(TARGET)
+    made._executor.close()
+    made._executor.submit = _broken  # type: ignore[method-assign]
+    spoken, loop = answers(made)
+    assert spoken == PLAIN
+    assert loop.stats().drafts_total == {}
+    assert caplog.text.count("the draft model failed") == 1
+
+
+def _broken(_: object) -> None:
+    raise OSError("gone")
+
+
+def config(**scheduler: object) -> EngineConfig:
+    return EngineConfig(
+        model=ModelConfig(path=str(GOLDEN / "grouped_tied")),
+        executor=ExecutorConfig(threads=1, packed_cache="off"),
+        scheduler=SchedulerConfig(**scheduler),  # type: ignore[arg-type]
+        strict=True,
+    )
+
+
+def said(loop: EngineLoop) -> list[int]:
+    sampling = SamplingOptions(temperature=0.0, max_tokens=20, ignore_eos=True)
+    loop.add(TokenRequest(request_id="a", prompt=[5, 6, 7, 8], sampling=sampling))
+    return [token for _ in range(40) for delta in loop.step() for token in delta.tokens]
+
+
+def test_a_draft_model_is_loaded_beside_its_target_and_counts_in_the_memory() -> None:
+    plain = build_loop(config())
+    expected = said(plain)
+    plain.close()
+    path = GOLDEN / "grouped_tied"
+    loop = build_loop(config(speculate=f"ngram,draft:{path}", speculate_length="fixed"))
+    assert loop.info.strategies[-2:] == ("ngram-speculation", "draft-speculation")
+    assert said(loop) == expected
+    assert loop.stats().draft_accepted_tokens_total["draft"] > 5
+    loop.close()
+
+
+def test_a_deeper_model_says_the_same_and_the_original_is_right_about_all_of_it(tmp_path: Path) -> None:
+    source = gguf_bytes(tiny_llama_metadata(), tiny_llama_tensors())
+    (tmp_path / "deep.gguf").write_bytes(deepen(source, 5))
+    (tmp_path / "plain.gguf").write_bytes(source)
+    deep = load_model(ModelConfig(path=str(tmp_path / "deep.gguf")))
+    plain = load_model(ModelConfig(path=str(tmp_path / "plain.gguf")))
+    assert len(deep.weights) == len(plain.weights) + 4 * 9
+    names = {name for name in deep.weights if "layers.4." in name}
+    for name in names:
+        own = deep.weights[name].data
+        twin = plain.weights[name.replace("layers.4.", "layers.0.")].data
+        zero = "o_proj" in name or "down_proj" in name
+        assert not own.any() if zero else (own == twin).all()
+    with pytest.raises(ValueError, match="5 layers already"):
+        deepen((tmp_path / "deep.gguf").read_bytes(), 5)
+
+
+@pytest.mark.parametrize(
+    ("speculate", "said"),
+    [
+        ("draft", "draft needs the path of a model, as draft:PATH"),
+        ("ngram:x", "ngram takes no path"),
+        ("ngrams", "there is no 'ngrams'"),
+        ("ngram,ngram", "names a kind twice"),
+        ("", "there is no ''"),
+    ],
+)
+def test_a_setting_that_says_nothing_is_refused(speculate: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        build_loop(config(speculate=speculate))
+    assert refused.value.param == "speculate"
+
+
+def test_a_draft_with_another_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
+    plain, other = tmp_path / "plain.gguf", tmp_path / "other.gguf"
+    for path, letter in ((plain, "c"), (other, "x")):
+        tokens = ["a", "b", letter, "ab", *tiny_llama_metadata()["tokenizer.ggml.tokens"][4:]]
+        changes = {"tokenizer__ggml__tokens": tokens, "tokenizer__ggml__pre": "gpt-2"}
+        path.write_bytes(gguf_bytes(tiny_llama_metadata(**changes), tiny_llama_tensors()))
+    made = replace(config(speculate=f"draft:{other}"), model=ModelConfig(path=str(plain)))
+    with pytest.raises(ConfigError, match="other has another tokenizer than plain: token 2 is 'x' there and 'c' here"):
+        build_loop(made)
+
+
+def test_a_model_that_makes_vectors_is_no_draft() -> None:
+    folder = next(path for path in sorted(GOLDEN.iterdir()) if "bert" in path.name)
+    with pytest.raises(ConfigError, match="makes vectors"):
+        build_loop(config(speculate=f"draft:{folder}"))
+
+
+def test_after_guesses_that_were_not_taken_it_goes_on_as_one_that_never_made_them() -> None:
+    old, tokens = proposer(TARGET), [1 + 7 * i % 300 for i in range(40)]
+
+    def guess(made: DraftModelProposer, said: list[int]) -> list[int]:
+        one = Asked(
+            sequence=SequenceId(0), tokens=said, num_prompt=40, scope=("", ""), limit=4, options=lambda _: RowOptions()
+        )
+        return list(made.propose([one])[0])
+
+    for taken in (4, 0, 2, 1, 3):
+        guessed = guess(old, tokens)
+        assert guessed == guess(proposer(TARGET), tokens)
+        assert len(guessed) == 4
+        tokens += [*guessed[:taken], (sum(guessed) + taken) % 300 + 1]
+
+
+def test_its_memory_is_taken_off_that_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.engine.factory.available_memory", lambda: 136 * 2**20)
+    blocks = []
+    for speculate in ("off", f"draft:{GOLDEN / 'grouped_tied'}"):
+        loop = build_loop(config(speculate=speculate))
+        blocks.append(loop.stats().kv_blocks_total)
+        loop.close()
+    assert blocks[1] < blocks[0]
