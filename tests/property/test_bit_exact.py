@@ -111,7 +111,7 @@ def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool) -> Rig:
         prefix_cache=draw(st.sampled_from(["on", "on", "off"])),
         policy=draw(st.sampled_from(["continuous", "continuous", "dynamic", "static-compacted", "static"])),
         row_variant=draw(st.sampled_from([0, 1, 2, 3, 4])),
-        speculate=draw(st.sampled_from(["off", "ngram"])),
+        speculate=draw(st.sampled_from(["off", "ngram", "suffix", "ngram,suffix"])),
         speculate_length=draw(st.sampled_from(["adaptive", "fixed"])),
         proposers=[Guessing(PartlyRight(draw(st.integers(0, 99))))] if draw(st.booleans()) else [],
     )

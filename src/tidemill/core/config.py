@@ -148,10 +148,13 @@ class SchedulerConfig:
     speculate: str = "off"
     """Guess tokens that may follow and compute them in one step with the newest; answers stay the same, bit for bit.
     off, or one or more, joined by commas, of which each is asked where those before it have no guess: ngram: what
-    followed in prompt and answer so far, where they said the same; draft:PATH: what a smaller model with the same
+    followed in prompt and answer so far, where they said the same; suffix: what followed in earlier answers to
+    the same API key, where they said the same; draft:PATH: what a smaller model with the same
     tokenizer writes (a file, folder or name, as the model's own)."""
     speculate_tokens: int = 8
     """Most tokens to guess for a sequence in a step."""
+    speculate_suffix_tokens: int = 65536
+    """Tokens of earlier answers that suffix keeps, of all API keys together, at about 450 bytes each; the oldest go."""
     speculate_length: Literal["adaptive", "fixed"] = "adaptive"
     """adaptive: as many as pay, from how often guesses are right and what steps take, so none where none pays; fixed:
     always speculate_tokens, where there is a guess."""

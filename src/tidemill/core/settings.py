@@ -41,6 +41,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "batch_size": (1, 4096),
     "batch_wait": (0, 10),
     "speculate_tokens": (1, 64),
+    "speculate_suffix_tokens": (64, 2**24),
     "prefix_cache_ttl": (0, 10**9),
     "kv_memory": (1, 2**50),
     "packed_cache_size": (1, 2**50),

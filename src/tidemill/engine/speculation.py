@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidemill.core.config import SchedulerConfig
 from tidemill.engine.ngrams import NgramProposer
 from tidemill.engine.proposer import Proposer
+from tidemill.engine.suffixes import SuffixProposer
 from tidemill.scheduling.draft_lengths import AdaptiveLengths, FixedLengths, Lengths
 from tidemill.scheduling.speculation_kinds import DRAFT, speculation_kinds
 
@@ -19,7 +20,7 @@ def proposers_of(config: SchedulerConfig, draft_model: Proposer | None = None) -
             assert draft_model is not None, "the draft model was not loaded"
             made.append(draft_model)
         else:
-            made.append(NgramProposer())
+            made.append(NgramProposer() if kind == "ngram" else SuffixProposer(config.speculate_suffix_tokens))
     return made
 
 

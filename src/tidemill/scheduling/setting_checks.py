@@ -14,7 +14,8 @@ __all__ = ["check_settings"]
 
 def check_settings(config: SchedulerConfig) -> None:
     """Raise ConfigError for them."""
-    for name in ("max_running", "max_step_tokens", "max_waiting", "batch_size", "speculate_tokens"):
+    at_least_one = ("max_running", "max_step_tokens", "max_waiting", "batch_size", "speculate_tokens")
+    for name in (*at_least_one, "speculate_suffix_tokens"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}", param=name)
     for name in ("prefix_cache_ttl", "batch_wait", "order_patience", "itl_target"):

@@ -9,7 +9,7 @@ from tidemill.core.errors import ConfigError
 __all__ = ["DRAFT", "KINDS", "draft_path", "speculation_kinds", "strategy_name"]
 
 DRAFT: Final = "draft"
-KINDS: Final = ("ngram", DRAFT)
+KINDS: Final = ("ngram", "suffix", DRAFT)
 
 
 def strategy_name(kind: str) -> str:
@@ -23,7 +23,7 @@ def speculation_kinds(setting: str) -> tuple[str, ...]:
     for kind, path in _parts(setting):
         if kind not in KINDS:
             raise ConfigError(
-                f"speculate: there is no {kind!r}; it is off, or one or more of ngram and draft:PATH, joined by commas",
+                f"speculate: there is no {kind!r}; it is off, or some of ngram, suffix and draft:PATH, with commas",
                 param="speculate",
             )
         if (kind == DRAFT) is not bool(path):

@@ -20,6 +20,7 @@ __all__ = [
     "PREFIX_FIRST",
     "PRIORITY_ORDER",
     "SHORTEST_FIRST",
+    "SUFFIX_SPECULATION",
 ]
 
 CONTINUOUS_BATCHING = register(
@@ -99,6 +100,20 @@ NGRAM_SPECULATION = register(
         why="Each token of a passage that was said before takes a step, which reads all weights once more.",
         when="When few answers run at once and quote: edits of code, agents, summaries, answers of tools passed on.",
         doc="strategies.md#ngram-speculation",
+        per_request=True,
+    )
+)
+
+SUFFIX_SPECULATION = register(
+    Strategy(
+        name="suffix-speculation",
+        setting="SchedulerConfig.speculate",
+        baseline="off",
+        on="suffix",
+        metric="tidemill_engine_draft_accepted_tokens_total",
+        why="Each token of a passage that an earlier answer had takes a step, which reads all weights once more.",
+        when="When callers ask alike again and again: agents in a loop, forms, the same question of many.",
+        doc="strategies.md#suffix-speculation",
         per_request=True,
     )
 )
