@@ -139,22 +139,43 @@ def test_a_quantile_above_the_last_bound_is_that_bound() -> None:
 
 def test_the_screen() -> None:
     found = figures(parse(page(EngineStats(generation_tokens_total=500)), time=10.0), parse(page(BUSY), time=12.0))
-    assert screen(found, [0.0, 50.0, 100.0], url="http://h:1", width=60, colour=False) == [
+    assert screen(found, [0.0, 50.0, 100.0], url="http://h:1", width=80, colour=False) == [
         "tide  http://h:1",
         "● busy",
         "",
-        "Running      3                   Tokens/s               100",
-        "Queued       2                   Prompt tokens/s        500",
-        "TTFT p50 p95 – –                 ITL p50 p95            – –",
-        "Prefix hits  25%                 Preemptions, restarts  6, 1",
+        "Running         3                   Tokens/s               100",
+        "Queued          2                   Prompt tokens/s        500",
+        "TTFT p50 · p95  – · –               ITL p50 · p95          – · –",
+        "Prefix hits     25%                 Preemptions, restarts  6, 1",
         "",
         "Tokens per second (peak 100)",
         "▁▄█",
         "",
         "KV blocks: 40% held of 100 x 16 tokens, 35 cached",
-        "█" * 40 + "▓" * 20,
-        "▓" * 15 + "·" * 25,
+        "█" * 40 + "▒" * 35 + "·" * 5,
+        "·" * 20,
     ]
+
+
+def test_a_narrow_screen_has_its_figures_below_each_other_and_whole() -> None:
+    found = figures(parse(page(EngineStats(generation_tokens_total=500)), time=10.0), parse(page(BUSY), time=12.0))
+    lines = screen(found, [100.0], url="http://h:1", width=60, height=40, colour=False)
+    assert lines[3:11] == [
+        "Running                3",
+        "Tokens/s               100",
+        "Queued                 2",
+        "Prompt tokens/s        500",
+        "TTFT p50 · p95         – · –",
+        "ITL p50 · p95          – · –",
+        "Prefix hits            25%",
+        "Preemptions, restarts  6, 1",
+    ]
+
+
+def test_held_cached_and_free_blocks_look_different() -> None:
+    found = figures(parse(page(EngineStats(generation_tokens_total=500)), time=10.0), parse(page(BUSY), time=12.0))
+    blocks = screen(found, [100.0], url="http://h:1", width=100)[-1]
+    assert re.findall("\x1b\\[([0-9;]+)m([^\x1b])", blocks) == [("36", "█"), ("36;2", "▒"), ("2", "·")]
 
 
 def test_a_screen_fits_its_terminal_and_takes_no_commands_from_the_server() -> None:
@@ -301,13 +322,13 @@ def test_in_a_terminal_it_follows_a_server_through_its_death(key: bytes) -> None
         terminal = _Terminal("top", "--url", server.url, "--interval", "0.1")
         try:
             terminal.until("● busy")
-            assert "Running      3 " in terminal.drawn
+            assert "Running         3 " in terminal.drawn
             server.pages["/metrics"] = (502, "")
             terminal.until("answers with status 502")
-            assert "Running      3 " in terminal.drawn
+            assert "Running         3 " in terminal.drawn
             server.pages["/metrics"] = (200, page(EngineStats(kv_blocks_total=8)))
             terminal.until("● ready")
-            assert "Running      0 " in terminal.drawn
+            assert "Running         0 " in terminal.drawn
             assert b"\x1b[?1049h" in terminal.output
             terminal.press(key)
             assert terminal.end() == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -12,6 +14,7 @@ import typer
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
 from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, with_settings
+from tidemill.cli.word_wrap import WordWrap
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
 from tidemill.core.errors import ConfigError, InvalidRequest
 from tidemill.core.sampling import SamplingOptions
@@ -23,6 +26,8 @@ __all__ = ["Conversation", "chat", "converse"]
 
 SystemOption = Annotated[str | None, typer.Option("--system", help="A system message to begin with.")]
 _HELP = "/reset forgets the conversation, /exit (or Ctrl-D) ends it, Ctrl-C stops an answer."
+
+_CODES = {"bold": "1", "dim": "2"}
 
 Answer = Callable[[list[dict[str, str]]], "Iterable[Piece]"]
 """Streams the answer to a conversation."""
@@ -53,12 +58,13 @@ def chat(
             )
         interactive = sys.stdin.isatty()
         if interactive:
-            print(f"{llm.info.model}. {_HELP}")
+            print(f"{_painted(llm.info.model, 'bold')}\n{_painted(_HELP, 'dim')}\n")
         converse(
             Conversation(system),
             lambda messages: llm.stream_chat(messages, sampling),
             lines=_ask() if interactive else (line.rstrip("\n") for line in sys.stdin),
             out=sys.stdout,
+            in_terminal=interactive and sys.stdout.isatty(),
         )
 
 
@@ -78,8 +84,11 @@ class Conversation:
         self.messages.append({"role": role, "content": content})
 
 
-def converse(conversation: Conversation, answer: Answer, *, lines: Iterable[str], out: TextIO) -> None:
-    """Answer each line until the lines end or one is /exit. A request that is refused is told and taken back."""
+def converse(
+    conversation: Conversation, answer: Answer, *, lines: Iterable[str], out: TextIO, in_terminal: bool = False
+) -> None:
+    """Answer each line until the lines end or one is /exit. A request that is refused is told and taken back. In a
+    terminal answers are broken between words, and an empty line follows each."""
     for line in lines:
         words = line.strip()
         if words == "/exit":
@@ -92,28 +101,42 @@ def converse(conversation: Conversation, answer: Answer, *, lines: Iterable[str]
         elif words:
             conversation.say("user", line)
             try:
-                conversation.say("assistant", _show(answer(conversation.messages), out))
+                conversation.say("assistant", _show(answer(conversation.messages), out, in_terminal=in_terminal))
             except InvalidRequest as error:
                 conversation.messages.pop()
                 print(f"({error.message})", file=out)
 
 
-def _show(pieces: Iterable[Piece], out: TextIO) -> str:
+def _show(pieces: Iterable[Piece], out: TextIO, *, in_terminal: bool) -> str:
     """Print an answer as it comes; Ctrl-C ends it there, and what was said stays said."""
     said: list[str] = []
+    wrap = WordWrap(out.write, lambda: shutil.get_terminal_size().columns)
     stream = iter(pieces)
     try:
         for piece in stream:
             said.append(piece.text)
-            out.write(piece.text)
+            if in_terminal:
+                wrap.push(piece.text)
+            else:
+                out.write(piece.text)
             out.flush()
     except KeyboardInterrupt:
         if isinstance(stream, Iterator) and hasattr(stream, "close"):
             stream.close()
+        wrap.flush()
         out.write(" (stopped)")
-    out.write("\n")
+    wrap.flush()
+    out.write("\n\n" if in_terminal else "\n")
     out.flush()
     return "".join(said)
+
+
+def _painted(text: str, how: str, *, invisible: tuple[str, str] = ("", "")) -> str:
+    """Bold or dim text, where colours are wanted; ``invisible``: what readline wants around what has no width."""
+    if "NO_COLOR" in os.environ or not sys.stdout.isatty():
+        return text
+    begin, end = invisible
+    return f"{begin}\x1b[{_CODES[how]}m{end}{text}{begin}\x1b[0m{end}"
 
 
 def _ask() -> Iterator[str]:
@@ -122,7 +145,7 @@ def _ask() -> Iterator[str]:
 
     while True:
         try:
-            yield input("> ")
+            yield input(_painted("> ", "bold", invisible=("\001", "\002")))
         except EOFError:
             print()
             return

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Final
 
 __all__ = ["screen"]
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _MAP_ROWS: Final = 4
+_TWO_COLUMNS: Final = 76
+"""Characters that two columns of figures take."""
 _PLAIN: Final = str.maketrans(
-    {"█": "#", "▓": "+", "·": ".", "–": "-", "●": "*", **dict(zip(_BARS[:-1], "_..--==", strict=True))}
+    {"█": "#", "▒": "+", "·": ".", "–": "-", "●": "*", **dict(zip(_BARS[:-1], "_..--==", strict=True))}
 )
 _COLOURS: Final = {"bold": "1", "dim": "2", "good": "32", "bad": "31", "held": "36"}
 
@@ -41,7 +44,7 @@ def screen(
         paint(title[:width], "bold"),
         paint(f"● {state}"[:width], "bad" if problem else "good"),
         "",
-        *(paint(line[:width]) for line in _table(figures)),
+        *(paint(line[:width]) for line in _table(figures, width)),
         "",
         paint(f"Tokens per second (peak {max(rates, default=0):.0f})"[:width], "dim"),
         paint(_sparkline(rates, width), "held"),
@@ -51,13 +54,14 @@ def screen(
     return lines[:height]
 
 
-def _table(figures: dict[str, Any]) -> list[str]:
+def _table(figures: dict[str, Any], width: int) -> list[str]:
+    """In two columns where there is room for them."""
     first, gap = figures["time_to_first_token"], figures["time_per_output_token"]
     hits = figures["prefix_hit_share"]
     rows = (
         ("Running", _count(figures["running"]), "Tokens/s", _count(figures["tokens_per_second"])),
         ("Queued", _count(figures["waiting"]), "Prompt tokens/s", _count(figures["prompt_tokens_per_second"])),
-        ("TTFT p50 p95", _pair(first), "ITL p50 p95", _pair(gap)),
+        ("TTFT p50 · p95", _pair(first), "ITL p50 · p95", _pair(gap)),
         (
             "Prefix hits",
             "–" if hits is None else f"{hits:.0%}",
@@ -65,7 +69,9 @@ def _table(figures: dict[str, Any]) -> list[str]:
             f"{_count(figures['preemptions'])}, {_count(figures['restarts'])}",
         ),
     )
-    return [f"{a:<13}{b:<20}{c:<23}{d}" for a, b, c, d in rows]
+    if width >= _TWO_COLUMNS:
+        return [f"{a:<16}{b:<20}{c:<23}{d}" for a, b, c, d in rows]
+    return [f"{name:<23}{value}" for a, b, c, d in rows for name, value in ((a, b), (c, d))]
 
 
 def _map(kv: dict[str, Any], width: int, paint: Any) -> list[str]:
@@ -80,8 +86,10 @@ def _map(kv: dict[str, Any], width: int, paint: Any) -> list[str]:
     cells = min(blocks, width * _MAP_ROWS)
     held = kv["usage"] * blocks
     kept = held + (kv["cached"] or 0)
-    marks = [("█" if i * blocks / cells < held else "▓" if i * blocks / cells < kept else "·") for i in range(cells)]
-    return lines + [paint("".join(marks[i : i + width]), "held") for i in range(0, cells, width)]
+    marks = [("█" if i * blocks / cells < held else "▒" if i * blocks / cells < kept else "·") for i in range(cells)]
+    looks = {"█": ("held",), "▒": ("held", "dim"), "·": ("dim",)}
+    rows = [marks[begin : begin + width] for begin in range(0, cells, width)]
+    return lines + ["".join(paint("".join(run), *looks[mark]) for mark, run in groupby(row)) for row in rows]
 
 
 def _sparkline(rates: Sequence[float], width: int) -> str:
@@ -94,7 +102,7 @@ def _count(value: float | None) -> str:
 
 
 def _pair(quantiles: dict[str, float | None]) -> str:
-    return " ".join(map(_seconds, (quantiles["p50"], quantiles["p95"])))
+    return " · ".join(map(_seconds, (quantiles["p50"], quantiles["p95"])))
 
 
 def _seconds(value: float | None) -> str:

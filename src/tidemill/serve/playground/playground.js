@@ -226,8 +226,9 @@ function draw(now) {
   show("cached", now.kv.cached);
   show("free", now.kv.free);
   show("kvsize", now.kv.blocks + " × " + now.kv.block_size + " tokens");
-  show("notes", "Slots unused in held blocks: " + Math.round(100 * now.kv.fragmentation) + " % · preemptions: " + now.preemptions +
-    " · engine restarts: " + now.restarts + " · Tidemill " + now.version);
+  const notes = ["Slots unused in held blocks: " + Math.round(100 * now.kv.fragmentation) + " %", "preemptions:\u00a0" + now.preemptions,
+    "engine restarts:\u00a0" + now.restarts, "Tidemill " + now.version];
+  show("notes", notes.join("\u00a0· ")); // a line may end with a dot and does not begin with one
   byId("map").setAttribute("aria-label", `KV blocks: ${now.kv.held} held, ${now.kv.cached} cached, ${now.kv.free} free`);
   graph();
   map();
