@@ -31,6 +31,10 @@ class Guessing:
         """See Proposer."""
         return [self.guess.propose(one.tokens, one.limit) for one in asked]
 
+    def probabilities(self, sequence: SequenceId) -> tuple[bytes | None, ...]:  # noqa: ARG002
+        """See Proposer: certain."""
+        return ()
+
     def leave(self, sequence: SequenceId, tokens: Sequence[int], num_prompt: int, scope: tuple[str, str]) -> None:
         """Nothing."""
 

@@ -21,6 +21,7 @@ from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.proposer import Proposer
+from tidemill.engine.rejection import RejectionSampling
 from tidemill.engine.speculation import lengths_of, proposers_of
 from tidemill.executors.factory import make_executor
 from tidemill.executors.protocol import Executor, KvPoolSpec
@@ -237,6 +238,7 @@ class Rig:
     row_variant: int = 0
     speculate: str = "off"
     speculate_length: Literal["adaptive", "fixed"] = "fixed"
+    rejection: bool = False
     proposers: Sequence[Proposer] = ()
     """Besides those that ``speculate`` names."""
     end_token_ids: tuple[int, ...] = (0,)
@@ -304,6 +306,7 @@ class Rig:
             grammars=grammars,
             proposers=[*proposers_of(config), *self.proposers],
             lengths=lengths_of(config),
+            rejection=RejectionSampling() if self.rejection else None,
         )
 
 

@@ -153,6 +153,9 @@ class SchedulerConfig:
     tokenizer writes (a file, folder or name, as the model's own)."""
     speculate_tokens: int = 8
     """Most tokens to guess for a sequence in a step."""
+    speculate_accept: Literal["exact", "rejection"] = "exact"
+    """exact: a guess counts if it is the token that would have been drawn, so answers do not change; rejection: by
+    rejection sampling, so answers are drawn from the same probabilities, and are others with other guesses. Slower."""
     speculate_suffix_tokens: int = 65536
     """Tokens of earlier answers that suffix keeps, of all API keys together, at about 450 bytes each; the oldest go."""
     speculate_length: Literal["adaptive", "fixed"] = "adaptive"

@@ -81,6 +81,9 @@ class RowOptions:
     """Present exactly if one of the three penalties is on."""
     targets: tuple[int, ...] = ()
     """The first outputs are these tokens, not drawn: they are asked for with their log-probabilities."""
+    guessed: tuple[bytes | None, ...] = ()
+    """Per proposal, how likely each token was to be proposed (float32, little-endian); None: this one for certain. Of
+    interest where proposals are accepted by rejection sampling alone."""
     masks: tuple[bytes | None, ...] | None = None
     """Per output, the tokens that may be drawn (see ``core.mask``), None: every token. None: no output has a mask.
     Where a mask allows no token, token 0 is given, and whoever made the mask has to see that."""

@@ -46,6 +46,7 @@ class LoadedDraft:
             max_tokens=self.model.max_position,
             vocab_size=target.vocab_size,
             masked=target.vocab_size == self.model.vocab_size,
+            rejection=self.config.scheduler.speculate_accept == "rejection",
         )
 
 

@@ -18,9 +18,12 @@ from collections import OrderedDict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from tidemill.core.step import PlanRow, RowOptions, SequenceId, StepPlan
 from tidemill.engine.proposer import Asked
 from tidemill.executors.protocol import Executor
+from tidemill.executors.reference.sampler import draw, probabilities
 from tidemill.scheduling.kv.space import BlockTables, KvSpace
 
 __all__ = ["DraftModelProposer"]
@@ -55,6 +58,8 @@ class _Draft:
     asked: Asked
     place: _Place
     said: list[int] = field(default_factory=list)
+    guessed: list[bytes] = field(default_factory=list)
+    """How likely each token of the target's was, where that is asked for."""
     over: bool = False
     """It has drawn a token that the target has not got."""
 
@@ -73,9 +78,13 @@ class DraftModelProposer:
         max_tokens: int,
         vocab_size: int,
         masked: bool,
+        rejection: bool = False,
     ) -> None:
         """``max_tokens``: most tokens of a sequence that the model was made for. ``vocab_size``: the target's, of which
-        proposals are. ``masked``: the model has just as many, so the target's masks fit its draws."""
+        proposals are. ``masked``: the model has just as many, so the target's masks fit its draws. ``rejection``:
+        it has to say how likely its tokens were."""
+        self._rejection = rejection
+        self._guessed: dict[SequenceId, tuple[bytes | None, ...]] = {}
         self._executor = executor
         self._space = space
         self._max_step_tokens = max_step_tokens
@@ -104,6 +113,7 @@ class DraftModelProposer:
         while going := [one for one in going if len(one.said) < one.asked.limit and self._may_go_on(one, held)]:
             rows = [self._row(one, [one.said[-1]], drawn=True) for one in going]
             self._run(going, rows)
+        self._guessed = {one.asked.sequence: tuple(one.guessed) for one in drafts.values() if one.guessed}
         return [drafts[one.sequence].said for one in asked]
 
     def _place(self, one: Asked) -> _Place:
@@ -151,11 +161,28 @@ class DraftModelProposer:
         return options if self._masked or options.masks is None else replace(options, masks=None)
 
     def _run(self, drafts: Sequence[_Draft], rows: Sequence[PlanRow]) -> None:
-        self._executor.submit(StepPlan(step=self._steps, rows=tuple(rows)))
+        plan = StepPlan(step=self._steps, rows=tuple(rows))
         self._steps += 1
+        if self._rejection:
+            self._draw(drafts, plan)
+            return
+        self._executor.submit(plan)
         for one, outputs in zip(drafts, self._executor.collect().rows, strict=True):
             one.over = any(token >= self._vocab_size for token in outputs.tokens)
             one.said += () if one.over else outputs.tokens
+
+    def _draw(self, drafts: Sequence[_Draft], plan: StepPlan) -> None:
+        """As the executor draws, and keep the probabilities."""
+        logits = self._executor.logits(plan)
+        for index, (one, row) in enumerate(zip(drafts, plan.rows, strict=True)):
+            if row.options is None:
+                continue
+            mask = row.options.masks[0] if row.options.masks else None
+            own = logits[index][0][: self._vocab_size]
+            position = row.start + len(row.tokens)
+            one.said.append(draw(own, row.options, proposals=(), position=position, mask=mask))
+            guessed = probabilities(own, row.options, proposals=(), mask=mask).astype("<f4")
+            one.guessed.append(np.pad(guessed, (0, self._vocab_size - len(guessed))).tobytes())
 
     def _grow(self, place: _Place, num_tokens: int, held: Set[SequenceId]) -> bool:
         """Have blocks for so many tokens, taking those of sequences that were not asked for longest; of none in
@@ -173,6 +200,10 @@ class DraftModelProposer:
         place = self._places.pop(sequence, None)
         if place is not None:
             self._space.shrink(place.tables, 0)
+
+    def probabilities(self, sequence: SequenceId) -> tuple[bytes | None, ...]:
+        """See Proposer."""
+        return self._guessed.get(sequence, ())
 
     def leave(self, sequence: SequenceId, tokens: Sequence[int], num_prompt: int, scope: tuple[str, str]) -> None:  # noqa: ARG002
         """See Proposer."""

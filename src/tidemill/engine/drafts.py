@@ -61,7 +61,7 @@ class Drafts:
     def _hand_over(self, sequence: EngineSequence, tokens: tuple[int, ...], kind: str) -> None:
         if tokens or sequence.proposed:
             self._scheduler.propose(sequence.counters, len(tokens))
-        sequence.proposed, sequence.proposed_by = tokens, kind
+        sequence.proposed, sequence.proposed_by, sequence.guessed = tokens, kind, ()
 
     def _forced(self, sequence: EngineSequence, limit: int) -> tuple[int, ...]:
         return sequence.forced(min(limit, MAX_FORCED)) if sequence.jumps and limit > 0 else ()
@@ -80,6 +80,7 @@ class Drafts:
             proposed = sequence.sayable(tokens[: one.limit])
             if proposed:
                 self._hand_over(sequence, proposed, proposer.kind)
+                sequence.guessed = proposer.probabilities(one.sequence)
                 self._taken(sequence, len(proposed))
                 total += len(proposed)
         if total and self._lengths is not None:

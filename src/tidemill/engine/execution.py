@@ -14,6 +14,7 @@ from dataclasses import replace
 from tidemill.core.step import RowOutputs, StepPlan, StepResult
 from tidemill.engine.meter import StepMeter
 from tidemill.engine.profiler import StepProfiler
+from tidemill.engine.rejection import RejectionSampling
 from tidemill.executors.protocol import Executor
 from tidemill.scheduling.kv.space import BlockCopy
 
@@ -29,9 +30,17 @@ class Execution:
     """Runs plans on an executor, one at a time."""
 
     def __init__(
-        self, executor: Executor, *, meter: StepMeter, profiler: StepProfiler, kv_groups: Sequence[str]
+        self,
+        executor: Executor,
+        *,
+        meter: StepMeter,
+        profiler: StepProfiler,
+        kv_groups: Sequence[str],
+        rejection: RejectionSampling | None = None,
     ) -> None:
-        """``kv_groups``: the executor's names of the KV groups, in the order of the scheduler's."""
+        """``kv_groups``: the executor's names of the KV groups, in the order of the scheduler's. ``rejection``: settles
+        the rows with proposals, instead of the executor's own draws."""
+        self._rejection = rejection
         self._executor = executor
         self._meter = meter
         self._profiler = profiler
@@ -71,9 +80,12 @@ class Execution:
 
     def _execute(self, plan: StepPlan) -> StepResult:
         self._meter.lap("plan")
-        self._executor.submit(plan)
-        self._meter.lap("submit")
-        result = self._executor.collect()
+        if self._rejection is not None and self._rejection.concerns(plan):
+            result = self._rejection.run(self._executor, plan)
+        else:
+            self._executor.submit(plan)
+            self._meter.lap("submit")
+            result = self._executor.collect()
         self._meter.lap("collect", without=result.seconds)
         self._profiler.add(plan, result.profile)
         given = [len(outputs.tokens) + (outputs.vector is not None) for outputs in result.rows]

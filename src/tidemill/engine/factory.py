@@ -20,6 +20,7 @@ from tidemill.engine.loop import EngineLoop
 from tidemill.engine.memory_gauge import MemoryGauge
 from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
+from tidemill.engine.rejection import RejectionSampling
 from tidemill.engine.speculation import lengths_of, proposers_of
 from tidemill.engine.speed import Speed
 from tidemill.executors.protocol import Executor, KvPoolSpec
@@ -92,6 +93,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         kv_events=kv_events,
         proposers=proposers_of(config.scheduler, draft.proposer(model) if draft else None),
         lengths=lengths_of(config.scheduler),
+        rejection=RejectionSampling() if config.scheduler.speculate_accept == "rejection" else None,
         grammars=Grammars(lambda: _tokenizer(model), model.vocab_size, model.end_token_ids),
     )
 

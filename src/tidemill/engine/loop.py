@@ -37,6 +37,7 @@ from tidemill.engine.meter import StepMeter
 from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
 from tidemill.engine.proposer import Proposer
+from tidemill.engine.rejection import RejectionSampling
 from tidemill.engine.roster import Roster
 from tidemill.engine.rows import step_plan
 from tidemill.engine.sequences import EngineSequence
@@ -87,8 +88,10 @@ class EngineLoop:
         keys: BlockKeys | None = None,
         kv_events: KvEventSink | None = None,
         memory: MemoryGauge | None = None,
+        rejection: RejectionSampling | None = None,
     ) -> None:
-        """``proposers``: guess tokens, as many as ``lengths`` says.
+        """``proposers``: guess tokens, as many as ``lengths`` says; ``rejection`` settles them by probabilities instead
+        of by what would have been drawn.
 
         ``grammars``: compiles those of requests; without it they are refused. ``kv_groups``: the executor's names of
         the KV groups, in the graph's order; needed by a scheduler that has blocks copied. ``keys``: makes those of
@@ -123,7 +126,9 @@ class EngineLoop:
         )
         self._roster = Roster()
         self._drafts = Drafts(scheduler, self._roster, clock, proposers=proposers, lengths=lengths)
-        self._execution = Execution(executor, meter=self._meter, profiler=self._profiler, kv_groups=kv_groups)
+        self._execution = Execution(
+            executor, meter=self._meter, profiler=self._profiler, kv_groups=kv_groups, rejection=rejection
+        )
 
     @property
     def info(self) -> EngineInfo:

@@ -88,6 +88,10 @@ class NgramProposer:
             proposed.append(proposed[len(proposed) - (len(one.tokens) - place)])
         return proposed
 
+    def probabilities(self, sequence: SequenceId) -> tuple[bytes | None, ...]:  # noqa: ARG002
+        """See Proposer: certain."""
+        return ()
+
     def leave(self, sequence: SequenceId, tokens: Sequence[int], num_prompt: int, scope: tuple[str, str]) -> None:  # noqa: ARG002
         """See Proposer."""
         self._indexes.pop(sequence, None)

@@ -49,6 +49,10 @@ class Proposer(Protocol):
         """For each sequence at most ``limit`` token ids that may follow; often none."""
         ...
 
+    def probabilities(self, sequence: SequenceId) -> tuple[bytes | None, ...]:
+        """Of the tokens it proposed last for a sequence: see ``RowOptions.guessed``. Empty: they were certain."""
+        ...
+
     def leave(self, sequence: SequenceId, tokens: Sequence[int], num_prompt: int, scope: tuple[str, str]) -> None:
         """A sequence has ended with these tokens, whether or not it was ever asked for."""
         ...

@@ -99,6 +99,8 @@ class EngineSequence:
         """When its first step began, on the engine's clock."""
         self.proposed_by = ""
         """Who guessed these: the proposer's kind, or ``forced`` where a grammar leaves no choice; empty: nobody."""
+        self.guessed: tuple[bytes | None, ...] = ()
+        """How likely they were to be proposed; see ``RowOptions.guessed``."""
         self.acceptance: dict[str, Acceptance] = {}
         """What became of its proposals so far, by kind."""
         self.scope = ("", "")
@@ -232,6 +234,8 @@ class GeneratedSequence(EngineSequence):
         options = self._options
         if self._counts is not None:
             options = replace(options, penalties=self._counts.snapshot())
+        if self.guessed:
+            options = replace(options, guessed=self.guessed[: num_outputs - 1])
         if self._constraints:
             self._masks = self._masks_of(num_outputs)
             options = replace(options, masks=self._masks)

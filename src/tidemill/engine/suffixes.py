@@ -96,6 +96,10 @@ class SuffixProposer:
             reader = self._readers[one.sequence] = _Reader()
         return reader.guess(answers, one.tokens, one.limit)
 
+    def probabilities(self, sequence: SequenceId) -> tuple[bytes | None, ...]:  # noqa: ARG002
+        """See Proposer: certain."""
+        return ()
+
     def leave(self, sequence: SequenceId, tokens: Sequence[int], num_prompt: int, scope: tuple[str, str]) -> None:
         """See Proposer: keep its answer."""
         self._readers.pop(sequence, None)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["gumbel", "philox", "uniform"]
+__all__ = ["DRAW_STREAM", "gumbel", "philox", "uniform"]
 
 Words = npt.NDArray[np.uint32]
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
-_DRAW_STREAM = 0
+DRAW_STREAM = 0
+"""Of the numbers that tokens are drawn with; others are independent of them."""
 _LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -28,18 +29,18 @@ def philox(counters: Words, key: tuple[int, int]) -> Words:
     return np.stack([c0, c1, c2, c3], axis=1).astype(np.uint32)
 
 
-def uniform(count: int, *, seed: int, choice: int, position: int) -> npt.NDArray[np.float32]:
+def uniform(count: int, *, seed: int, choice: int, position: int, stream: int = DRAW_STREAM) -> npt.NDArray[np.float32]:
     """One number in (0, 1) per token id 0 .. count - 1."""
     blocks = -(-count // 4)
     counters = np.empty((blocks, 4), np.uint32)
     counters[:, 0] = np.arange(blocks)
-    counters[:, 1:] = choice & 0xFFFFFFFF, position & 0xFFFFFFFF, _DRAW_STREAM
+    counters[:, 1:] = choice & 0xFFFFFFFF, position & 0xFFFFFFFF, stream
     words = philox(counters, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)).reshape(-1)[:count]
     numbers = ((words + 0.5) * 2.0**-32).astype(np.float32)
     return np.minimum(numbers, np.float32(1 - 2.0**-24))
 
 
-def gumbel(count: int, *, seed: int, choice: int, position: int) -> npt.NDArray[np.float64]:
+def gumbel(count: int, *, seed: int, choice: int, position: int, stream: int = DRAW_STREAM) -> npt.NDArray[np.float64]:
     """-ln(-ln(1 - u)) per token id."""
-    u = uniform(count, seed=seed, choice=choice, position=position).astype(np.float64)
+    u = uniform(count, seed=seed, choice=choice, position=position, stream=stream).astype(np.float64)
     return -np.log(-np.log1p(-u))

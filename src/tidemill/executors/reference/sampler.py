@@ -13,7 +13,7 @@ from tidemill.core.sampling import GREEDY_TEMPERATURE
 from tidemill.core.step import RowOptions, TokenLogprob
 from tidemill.executors.reference.noise import gumbel
 
-__all__ = ["draw", "log_probabilities"]
+__all__ = ["draw", "log_probabilities", "probabilities"]
 
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -29,18 +29,29 @@ def draw(
     ``proposals`` are tokens assumed to follow those that the options count; ``position`` is that of the drawn token,
     and ``mask`` says which may be.
     """
-    adjusted = _adjusted(_finite(logits), options, proposals)
-    if mask is not None:
-        allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")[: len(logits)].astype(bool)
-        if not allowed.any():
-            return 0
-        adjusted[~allowed] = -np.inf
-    if options.temperature <= GREEDY_TEMPERATURE:
+    adjusted = _allowed(_adjusted(_finite(logits), options, proposals), mask)
+    if options.temperature <= GREEDY_TEMPERATURE or adjusted.max() == -np.inf:
         return int(adjusted.argmax())
     tempered: Logits = (adjusted - adjusted.max()) / np.float32(options.temperature)
     kept = np.sort(_kept(adjusted, tempered, options))
     noise = gumbel(len(logits), seed=options.seed, choice=options.choice, position=position)
     return int(kept[(tempered[kept] + noise[kept]).argmax()])
+
+
+def probabilities(
+    logits: Logits, options: RowOptions, *, proposals: Sequence[int], mask: bytes | None = None
+) -> npt.NDArray[np.float64]:
+    """How likely ``draw`` draws each token [vocab], with the same arguments."""
+    found: npt.NDArray[np.float64] = np.zeros(len(logits))
+    adjusted = _allowed(_adjusted(_finite(logits), options, proposals), mask)
+    if options.temperature <= GREEDY_TEMPERATURE or adjusted.max() == -np.inf:
+        found[adjusted.argmax()] = 1.0
+        return found
+    tempered: Logits = (adjusted - adjusted.max()) / np.float32(options.temperature)
+    kept = _kept(adjusted, tempered, options)
+    found[kept] = np.exp(tempered[kept].astype(np.float64))
+    found /= found.sum()
+    return found
 
 
 def log_probabilities(logits: Logits, token: int, count: int) -> TokenLogprob:
@@ -77,6 +88,14 @@ def _adjusted(logits: Logits, options: RowOptions, proposals: Sequence[int]) -> 
         if count > 0:
             logit -= np.float32(options.frequency_penalty) * np.float32(count) + np.float32(options.presence_penalty)
         logits[token] = logit
+    return logits
+
+
+def _allowed(logits: Logits, mask: bytes | None) -> Logits:
+    """Nothing that a mask forbids; where it allows no token, token 0 is the largest of all that are forbidden."""
+    if mask is not None:
+        allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")[: len(logits)].astype(bool)
+        logits[~allowed] = -np.inf
     return logits
 
 
