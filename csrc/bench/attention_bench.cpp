@@ -1,13 +1,15 @@
 // How fast attention is, on one thread, against the multiply peak and the read loop of the same minutes.
 //
-//   attention_bench [seconds [sets [name]]]      20 s with the best kernels by default; the last line is JSON
+//   attention_bench [seconds [sets [name [format]]]]      20 s with the best kernels by default; the last line is JSON
 //
 // sets: "best", or instruction sets that take turns in one run ("avx2,avx512").
 // name: only the cases that have it in theirs ("decode"), and the peaks.
+// format: of the keys and values, f16 or f16,q8,q4: those take turns, too.
 //
 // Decoding: one token of each of some sequences, over so many layers that their keys and values do not stay in a private
 // cache; GB/s counts the keys and values read. Prefill: 512 tokens of one sequence after a context, in one layer.
 // GOP/s counts two operations per multiply-add of the products that a causal mask leaves.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -42,11 +44,12 @@ struct Work {
   std::int32_t sequences;
   std::int32_t tokens;  // of each sequence
   std::int32_t context;  // before them
+  KvFormat format;
   std::int32_t layers = 1;
 
   std::int32_t blocks() const { return (context + tokens + kBlock - 1) / kBlock; }
   KvLayer layer(std::uint8_t* base, std::int32_t index) const {
-    KvLayer kv{base, kBlock, shape.kv_heads, shape.head_dim, kv_element_bytes(KvFormat::kF16)};
+    KvLayer kv{base, kBlock, shape.kv_heads, shape.head_dim, format};
     kv.base += kv.block_bytes() * static_cast<std::size_t>(blocks() * sequences * index);
     return kv;
   }
@@ -97,7 +100,7 @@ Case attention_case(const VectorKernels& kernels, const std::string& name, const
     call.heads = work.shape.kv_heads * work.shape.group;
     call.scale = 0.125f;
     call.causal = true;
-    const AttentionKernels& attention = kernels.attention[static_cast<int>(KvFormat::kF16)];
+    const AttentionKernels& attention = kernels.attention[static_cast<int>(work.format)];
     for (std::int32_t layer = 0; layer < work.layers; ++layer) {
       call.kv = work.layer(data->kv.get(), layer);
       for (std::size_t i = 0; i < data->tasks.size(); ++i) {
@@ -109,21 +112,42 @@ Case attention_case(const VectorKernels& kernels, const std::string& name, const
   return {name, std::string(kernels.isa), work.operations(), work.tokens == 1 ? work.read_bytes() : 0.0, run};
 }
 
-std::vector<Case> attention_cases(const VectorKernels& kernels, const std::string& part) {
+struct NamedFormat {
+  const char* name;
+  KvFormat format;
+};
+constexpr NamedFormat kFormats[] = {{"f16", KvFormat::kF16}, {"q8", KvFormat::kQ8}, {"q4", KvFormat::kQ4}};
+
+std::vector<NamedFormat> formats_of(const std::string& list) {
+  std::vector<NamedFormat> found;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const std::string name = list.substr(at, end - at);
+    const auto* one = std::find_if(std::begin(kFormats), std::end(kFormats), [&](const auto& f) { return f.name == name; });
+    if (one == std::end(kFormats)) throw std::invalid_argument("there is no format " + name);
+    found.push_back(*one);
+    at = end + 1;
+  }
+  return found;
+}
+
+std::vector<Case> attention_cases(const VectorKernels& kernels, const std::string& part, NamedFormat format) {
   std::vector<Case> cases;
   const auto add = [&](const std::string& what, const Work& work) {
-    const std::string name = std::string(kernels.isa) + " " + work.shape.name + " " + what;
+    const std::string name = std::string(kernels.isa) + " " + work.shape.name + " " + what + " " + format.name;
     if (name.find(part) != std::string::npos) cases.push_back(attention_case(kernels, name, work));
   };
   for (const Shape& shape : kShapes) {
     for (const std::int32_t sequences : {1, 16}) {
       for (const std::int32_t context : {256, 2048, 4096}) {
-        Work work{shape, sequences, 1, context - 1};
-        work.layers = static_cast<std::int32_t>(std::max<std::size_t>(1, kStreamed / work.layer_bytes()));
+        Work work{shape, sequences, 1, context - 1, format.format};
+        // As many for all formats: what they hold is compared, not what they take.
+        const std::size_t bytes = Work{shape, sequences, 1, context - 1, KvFormat::kF16}.layer_bytes();
+        work.layers = static_cast<std::int32_t>(std::max<std::size_t>(1, kStreamed / bytes));
         add("decode " + std::to_string(sequences) + " at " + std::to_string(context), work);
       }
     }
-    for (const std::int32_t context : {0, 4096}) add("prefill 512 at " + std::to_string(context), {shape, 1, 512, context});
+    for (const std::int32_t context : {0, 4096}) add("prefill 512 at " + std::to_string(context), {shape, 1, 512, context, format.format});
   }
   return cases;
 }
@@ -143,9 +167,12 @@ std::vector<Case> peak_cases(const std::vector<std::string>& isas) {
 }
 
 // Each case of one set beside the same case of the others, so that they share their minutes.
-std::vector<Case> make_cases(const std::vector<std::string>& isas, const std::string& name) {
+std::vector<Case> make_cases(const std::vector<std::string>& isas, const std::string& name,
+                             const std::vector<NamedFormat>& formats) {
   std::vector<std::vector<Case>> sets;
-  for (const std::string& isa : isas) sets.push_back(attention_cases(*select_kernels(isa).vector, name));
+  for (const std::string& isa : isas) {
+    for (const NamedFormat& format : formats) sets.push_back(attention_cases(*select_kernels(isa).vector, name, format));
+  }
   std::vector<Case> cases;
   for (std::size_t i = 0; i < sets[0].size(); ++i) {
     for (std::vector<Case>& set : sets) cases.push_back(std::move(set[i]));
@@ -156,14 +183,14 @@ std::vector<Case> make_cases(const std::vector<std::string>& isas, const std::st
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 4 || (argc > 1 && std::atof(argv[1]) <= 0.0)) {
-    std::fprintf(stderr, "usage: attention_bench [seconds [best|SET,SET... [name]]]\n");
+  if (argc > 5 || (argc > 1 && std::atof(argv[1]) <= 0.0)) {
+    std::fprintf(stderr, "usage: attention_bench [seconds [best|SET,SET... [name [f16,q8,q4]]]]\n");
     return 2;
   }
   try {
     const std::vector<std::string> isas = isas_of(argc > 2 ? argv[2] : "best");
     std::vector<Case> cases = peak_cases(isas);
-    std::vector<Case> found = make_cases(isas, argc > 3 ? argv[3] : "");
+    std::vector<Case> found = make_cases(isas, argc > 3 ? argv[3] : "", formats_of(argc > 4 ? argv[4] : "f16"));
     if (found.empty()) {
       std::fprintf(stderr, "attention_bench: no case has %s in its name\n", argc > 3 ? argv[3] : "");
       return 2;

@@ -116,8 +116,9 @@ class Module {
     machine_.add_adapter(number, weights);
   }
 
-  void allocate_kv(std::int32_t group, std::int32_t num_blocks, std::int32_t block_size, bool half) {
-    machine_.allocate_kv(group, num_blocks, block_size, half ? KvFormat::kF16 : KvFormat::kF32);
+  void allocate_kv(std::int32_t group, std::int32_t num_blocks, std::int32_t block_size, int format) {
+    if (format < 0 || format >= kKvFormats) throw std::invalid_argument("no such KV format");
+    machine_.allocate_kv(group, num_blocks, block_size, static_cast<KvFormat>(format));
   }
 
   void submit(nb::handle rows, bool sample, bool profile) {
@@ -376,7 +377,7 @@ void bind_instructions(nb::class_<Module>& cls) {
 }
 
 void bind_running(nb::class_<Module>& cls) {
-  cls.def("allocate_kv", &Module::allocate_kv, "group"_a, "num_blocks"_a, "block_size"_a, "half"_a)
+  cls.def("allocate_kv", &Module::allocate_kv, "group"_a, "num_blocks"_a, "block_size"_a, "kv_format"_a)
       .def("add_adapter", &Module::add_adapter, "number"_a, "parts"_a)
       .def("drop_adapter", [](Module& m, std::int64_t number) { m.machine().drop_adapter(number); }, "number"_a)
       .def("submit", &Module::submit, "rows"_a, "sample"_a, "profile"_a = false)

@@ -16,7 +16,7 @@ KvPool::KvPool(KvShape shape, std::int32_t num_blocks, std::int32_t block_size, 
 }
 
 KvLayer KvPool::layer(std::int32_t index) const {
-  KvLayer layer{memory_.data(), block_size_, shape_.kv_heads, shape_.head_dim, kv_element_bytes(format_)};
+  KvLayer layer{memory_.data(), block_size_, shape_.kv_heads, shape_.head_dim, format_};
   layer.base += layer.block_bytes() * static_cast<std::size_t>(num_blocks_) * static_cast<std::size_t>(index);
   return layer;
 }

@@ -2,6 +2,7 @@
 //
 // A block of a layer is [kv_head][K as [dim][block tokens] | V as [block tokens][dim]], dim rounded up to whole vectors
 // of eight. Scores of a vector of tokens need no horizontal sum, because K lies with its tokens side by side.
+// In formats of whole numbers both halves are codes, then scales (kv_blocks.h); dim is rounded up to whole groups.
 //
 // Online softmax (Milakov & Gimelshein, arXiv:1805.02867) over tiles of 64 tokens, four of which are a segment, both at
 // absolute multiples of their size whatever the block size. In each segment a (token, head) starts with nothing and
@@ -34,8 +35,15 @@ inline constexpr int kTaskQueries = kTaskPanels * kPanelQueries;
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kMaxLanes = 16;  // of any instruction set
 
-enum class KvFormat : std::uint8_t { kF16, kF32 };
-TIDEMILL_INLINE std::size_t kv_element_bytes(KvFormat format) { return format == KvFormat::kF16 ? 2 : 4; }
+// Numbers shared with src/tidemill/executors/native/executor.py.
+enum class KvFormat : std::uint8_t { kF16, kF32, kQ8, kQ4 };
+inline constexpr int kKvFormats = 4;
+inline constexpr std::int32_t kKvGroup = 32;  // numbers of a token and head that share a scale
+inline constexpr std::int32_t kMaxKvGroups = kMaxHeadDim / kKvGroup;
+TIDEMILL_INLINE constexpr bool is_quantized(KvFormat format) { return format >= KvFormat::kQ8; }
+TIDEMILL_INLINE constexpr std::int32_t kv_bits(KvFormat format) {
+  return format == KvFormat::kF16 ? 16 : format == KvFormat::kF32 ? 32 : format == KvFormat::kQ8 ? 8 : 4;
+}
 
 // One layer of one KV pool.
 struct KvLayer {
@@ -43,11 +51,17 @@ struct KvLayer {
   std::int32_t block_size;  // tokens: 16, 32 or 64
   std::int32_t kv_heads;
   std::int32_t head_dim;
-  std::size_t element_bytes;
+  KvFormat format;
 
   TIDEMILL_INLINE std::int32_t padded_dim() const { return (head_dim + 7) / 8 * 8; }
+  TIDEMILL_INLINE std::int32_t groups() const { return (head_dim + kKvGroup - 1) / kKvGroup; }
+  TIDEMILL_INLINE std::int32_t stored_dim() const { return is_quantized(format) ? groups() * kKvGroup : padded_dim(); }
+  TIDEMILL_INLINE std::size_t code_bytes() const {  // of a half
+    return static_cast<std::size_t>(block_size * stored_dim() * kv_bits(format) / 8);
+  }
   TIDEMILL_INLINE std::size_t half_head_bytes() const {
-    return element_bytes * static_cast<std::size_t>(block_size * padded_dim());
+    const std::int32_t scales = is_quantized(format) ? block_size * groups() : 0;
+    return code_bytes() + sizeof(std::uint16_t) * static_cast<std::size_t>(scales);
   }
   TIDEMILL_INLINE std::size_t block_bytes() const { return 2 * half_head_bytes() * static_cast<std::size_t>(kv_heads); }
   TIDEMILL_INLINE std::uint8_t* keys(std::int32_t block, std::int32_t kv_head) const {

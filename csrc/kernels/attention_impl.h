@@ -430,11 +430,51 @@ void merge(const AttentionCall& call, const AttentionRow* rows, const AttentionT
   }
 }
 
+// A token's key and value of one head, into its slot.
+template <class Element>
+  requires(!Element::kQuantized)
+TIDEMILL_INLINE void store_head(const KvLayer& kv, std::int32_t block, std::int32_t kv_head, std::int32_t slot,
+                                const float* k, const float* v) {
+  using Type = typename Element::Type;
+  const std::int32_t padded = kv.padded_dim();
+  Type* keys = reinterpret_cast<Type*>(kv.keys(block, kv_head)) + slot;
+  Type* values = reinterpret_cast<Type*>(kv.values(block, kv_head)) + slot * padded;
+  for (std::int32_t d = 0; d < kv.head_dim; ++d) store_element(keys + d * kv.block_size, k[d]);
+  for (std::int32_t d = 0; d < kv.head_dim; ++d) store_element(values + d, v[d]);
+  for (std::int32_t d = kv.head_dim; d < padded; ++d) store_element(values + d, 0.0f);
+}
+
+template <class Element>
+  requires Element::kQuantized
+TIDEMILL_INLINE void store_head(const KvLayer& kv, std::int32_t block, std::int32_t kv_head, std::int32_t slot,
+                                const float* k, const float* v) {
+  using Codes = typename Element::Codes;
+  constexpr std::int32_t kBytes = kKvGroup * kv_bits(Codes::kFormat) / 8;  // of a group's codes
+  std::uint8_t* keys = kv.keys(block, kv_head);
+  std::uint8_t* values = kv.values(block, kv_head);
+  auto* key_scales = reinterpret_cast<std::uint16_t*>(keys + kv.code_bytes());
+  auto* value_scales = reinterpret_cast<std::uint16_t*>(values + kv.code_bytes());
+  const std::int32_t groups = kv.groups();
+  const auto whole_group = [&](const float* x, std::int32_t g, float* last) {  // zeros follow the last dimension
+    const std::int32_t dims = kv.head_dim - g * kKvGroup;
+    if (dims >= kKvGroup) return x + g * kKvGroup;
+    for (std::int32_t d = 0; d < kKvGroup; ++d) last[d] = d < dims ? x[g * kKvGroup + d] : 0.0f;
+    return static_cast<const float*>(last);
+  };
+  alignas(64) float last[kKvGroup];
+  for (std::int32_t g = 0; g < groups; ++g) {
+    const KvGroupCodes key = Codes::encode(whole_group(k, g, last));
+    Codes::store_keys(key, keys + g * kBytes * kv.block_size + slot, kv.block_size);
+    key_scales[g * kv.block_size + slot] = key.scale;
+    const KvGroupCodes value = Codes::encode(whole_group(v, g, last));
+    Codes::store_values(value, values + (slot * groups + g) * kBytes);
+    value_scales[slot * groups + g] = value.scale;
+  }
+}
+
 template <class S, class Element>
 void write_kv(const AttentionCall& call, const AttentionRow& row, std::int32_t begin, std::int32_t end) {
-  using Type = typename Element::Type;
   const std::int32_t dim = call.kv.head_dim;
-  const std::int32_t padded = call.kv.padded_dim();
   const std::int32_t block_size = call.kv.block_size;
   alignas(64) float head[kMaxHeadDim];
   for (std::int32_t token = begin; token < end; ++token) {
@@ -450,11 +490,7 @@ void write_kv(const AttentionCall& call, const AttentionRow& row, std::int32_t b
         rope_head<S>(k, dim, call.rope_cos + at, call.rope_sin + at, call.rope_half, head);
         k = head;
       }
-      Type* keys = reinterpret_cast<Type*>(call.kv.keys(block, h)) + slot;
-      Type* values = reinterpret_cast<Type*>(call.kv.values(block, h)) + slot * padded;
-      for (std::int32_t d = 0; d < dim; ++d) store_element(keys + d * block_size, k[d]);
-      for (std::int32_t d = 0; d < dim; ++d) store_element(values + d, v[d]);
-      for (std::int32_t d = dim; d < padded; ++d) store_element(values + d, 0.0f);
+      store_head<Element>(call.kv, block, h, slot, k, v);
     }
   }
 }

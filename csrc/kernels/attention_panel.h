@@ -1,6 +1,7 @@
 // One panel of query rows against one tile: scores, the tile's step of the softmax, weighted values; for one instruction
 // set S (see simd.h).
 #pragma once
+#include "attention_codes.h"
 #include "attention_tile.h"
 #include "simd.h"
 
@@ -10,18 +11,9 @@ namespace tidemill {
 // the registers hold (32 where a vector has sixteen lanes). Every sum has the same order whatever the number.
 constexpr int vectors_per_row(int lanes, int rows) { return lanes == 16 || rows <= 3 ? 4 : 2; }
 
-// Calls body(lanes, d) for the vectors of a padded head: whole ones, then one of eight lanes where eight are left.
-template <class S, class Body>
-TIDEMILL_INLINE void for_head_vectors(std::int32_t padded_dim, Body body) {
-  std::int32_t d = 0;
-  for (; d + S::kLanes <= padded_dim; d += S::kLanes) body(S{}, d);
-  if constexpr (S::kLanes > 8) {
-    if (d < padded_dim) body(typename S::Eight{}, d);
-  }
-}
-
 // p[i][t] = q_i . k_t for kRuns runs of tokens.
 template <class S, class Element, int kRows, int kRuns>
+  requires(!Element::kQuantized)
 TIDEMILL_INLINE void run_scores(const AttentionTile<Element>& tile, const float* q, std::int32_t run, float* p,
                                 std::size_t p_stride) {
   using V = typename S::V;
@@ -81,7 +73,8 @@ TIDEMILL_INLINE void scores_of_runs(const AttentionTile<Element>& tile, const fl
 template <class S, class Element, int kRows>
 TIDEMILL_INLINE void panel_scores(const AttentionTile<Element>& tile, const float* q, TileSpan span, float* p,
                                   std::size_t p_stride) {
-  constexpr int kRuns = vectors_per_row(S::kLanes, kRows) * S::kLanes / kRunTokens;
+  constexpr int kVectors = Element::kQuantized ? code_vectors_per_row(S::kLanes, kRows) : vectors_per_row(S::kLanes, kRows);
+  constexpr int kRuns = kVectors * S::kLanes / kRunTokens;
   const std::int32_t end = (span.end + kRunTokens - 1) / kRunTokens;
   scores_of_runs<S, Element, kRows, kRuns>(tile, q, span.begin / kRunTokens, end, p, p_stride);
 }
@@ -199,13 +192,9 @@ TIDEMILL_INLINE void weigh_panel(float* p, std::size_t p_stride, const TileSpan*
   }
 }
 
-// Where dimension d of a row is, counted from the row's place in the first chunk of a panel of so many rows.
-TIDEMILL_INLINE constexpr std::int32_t chunked(std::int32_t d, int rows) {
-  return d / kChunkDims * (kChunkDims * rows) + d % kChunkDims;
-}
-
 // out_i = out_i * factor_i + sum over a span's tokens of p[i][t] v_t, tokens in order, kWidth vectors at d.
 template <class S, class Element, int kRows, int kWidth>
+  requires(!Element::kQuantized)
 TIDEMILL_INLINE void panel_values(const AttentionTile<Element>& tile, const float* p, std::size_t p_stride,
                                   const float* factors, TileSpan span, std::int32_t d, float* out) {
   using V = typename S::V;
@@ -246,15 +235,31 @@ TIDEMILL_INLINE void panel_values(const AttentionTile<Element>& tile, const floa
   }
 }
 
+// Values of token t from dimension d on.
+template <class S, class Element>
+TIDEMILL_INLINE typename S::V value_vector(const AttentionTile<Element>& tile, std::int32_t t, std::int32_t d) {
+  const std::int32_t run = t / kRunTokens;
+  const std::int32_t at = t % kRunTokens;
+  if constexpr (Element::kQuantized) {
+    const std::int32_t group = d / kKvGroup;
+    float scales[kMaxKvGroups] = {};
+    scales[group] = half_to_float(tile.v_scales[run][at * tile.groups + group]);
+    typename S::V values[1];
+    value_vectors<S, Element>(tile.v[run] + at * tile.token_bytes(), scales, d, values);
+    return values[0];
+  } else {
+    return Element::template load<S>(tile.v[run] + at * tile.padded_dim + d);
+  }
+}
+
 // out += sum over a span's tokens of p[t] v_t: those at a window's ends that only some queries of a panel read.
 template <class S, class Element, int kRows>
 TIDEMILL_INLINE void extra_values(const AttentionTile<Element>& tile, const float* p, TileSpan span, float* out) {
   for (std::int32_t t = span.begin; t < span.end; ++t) {
-    const auto* v = tile.v[t / kRunTokens] + t % kRunTokens * tile.padded_dim;
     for_head_vectors<S>(tile.padded_dim, [&](auto lanes, std::int32_t d) {
       using L = decltype(lanes);
       float* at = out + chunked(d, kRows);
-      L::store(at, L::fma(Element::template load<L>(v + d), L::set(p[t]), L::load(at)));
+      L::store(at, L::fma(value_vector<L>(tile, t, d), L::set(p[t]), L::load(at)));
     });
   }
 }

@@ -68,6 +68,22 @@ struct Portable {
     store(lanes, v);
     for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(lanes[i]);
   }
+  // Signed bytes.
+  static TIDEMILL_INLINE V load_bytes(const std::uint8_t* p) {
+    float lanes[kLanes];
+    for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<float>(static_cast<std::int8_t>(p[i]));
+    return load(lanes);
+  }
+  // The low and the high halves of bytes, less 8.
+  static TIDEMILL_INLINE void load_nibbles(const std::uint8_t* p, V& low, V& high) {
+    float lows[kLanes], highs[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      lows[i] = static_cast<float>((p[i] & 15) - 8);
+      highs[i] = static_cast<float>((p[i] >> 4) - 8);
+    }
+    low = load(lows);
+    high = load(highs);
+  }
   static TIDEMILL_INLINE V add(V a, V b) { return {a.lo + b.lo, a.hi + b.hi}; }
   static TIDEMILL_INLINE V sub(V a, V b) { return {a.lo - b.lo, a.hi - b.hi}; }
   static TIDEMILL_INLINE V mul(V a, V b) { return {a.lo * b.lo, a.hi * b.hi}; }
@@ -183,6 +199,15 @@ struct Avx2 {
   static TIDEMILL_INLINE void store_half(std::uint16_t* p, V v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
+  static TIDEMILL_INLINE V load_bytes(const std::uint8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static TIDEMILL_INLINE void load_nibbles(const std::uint8_t* p, V& low, V& high) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    const __m256i eight = _mm256_set1_epi32(8);
+    low = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(bytes, _mm256_set1_epi32(15)), eight));
+    high = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(bytes, 4), eight));
+  }
   static TIDEMILL_INLINE V add(V a, V b) { return _mm256_add_ps(a, b); }
   static TIDEMILL_INLINE V sub(V a, V b) { return _mm256_sub_ps(a, b); }
   static TIDEMILL_INLINE V mul(V a, V b) { return _mm256_mul_ps(a, b); }
@@ -274,6 +299,17 @@ struct Neon {
   static TIDEMILL_INLINE void store_half(std::uint16_t* p, V v) {
     vst1q_u16(p, vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(v.lo), v.hi)));
   }
+  static TIDEMILL_INLINE V widen(int8x8_t bytes) {
+    const int16x8_t wide = vmovl_s8(bytes);
+    return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide))};
+  }
+  static TIDEMILL_INLINE V load_bytes(const std::uint8_t* p) { return widen(vreinterpret_s8_u8(vld1_u8(p))); }
+  static TIDEMILL_INLINE void load_nibbles(const std::uint8_t* p, V& low, V& high) {
+    const uint8x8_t bytes = vld1_u8(p);
+    const int8x8_t eight = vdup_n_s8(8);
+    low = widen(vsub_s8(vreinterpret_s8_u8(vand_u8(bytes, vdup_n_u8(15))), eight));
+    high = widen(vsub_s8(vreinterpret_s8_u8(vshr_n_u8(bytes, 4)), eight));
+  }
   static TIDEMILL_INLINE V add(V a, V b) { return {vaddq_f32(a.lo, b.lo), vaddq_f32(a.hi, b.hi)}; }
   static TIDEMILL_INLINE V sub(V a, V b) { return {vsubq_f32(a.lo, b.lo), vsubq_f32(a.hi, b.hi)}; }
   static TIDEMILL_INLINE V mul(V a, V b) { return {vmulq_f32(a.lo, b.lo), vmulq_f32(a.hi, b.hi)}; }
@@ -363,6 +399,15 @@ struct Avx512 {
   }
   static TIDEMILL_INLINE void store_half(std::uint16_t* p, V v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static TIDEMILL_INLINE V load_bytes(const std::uint8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static TIDEMILL_INLINE void load_nibbles(const std::uint8_t* p, V& low, V& high) {  // an index reads its low four bits
+    const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    low = _mm512_permutexvar_ps(bytes, values);
+    high = _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 4), values);
   }
   static TIDEMILL_INLINE V add(V a, V b) { return _mm512_add_ps(a, b); }
   static TIDEMILL_INLINE V sub(V a, V b) { return _mm512_sub_ps(a, b); }

@@ -43,7 +43,7 @@ struct VectorKernels {
   // Rotates one head of head_dim values: dimension i with i + half; the rest is copied. out may be x.
   void (*rope)(const float* x, std::int32_t head_dim, const float* cos, const float* sin, std::int32_t half,
                float* out);
-  AttentionKernels attention[2];  // by KvFormat
+  AttentionKernels attention[kKvFormats];  // by KvFormat
   SamplerKernels sampler;
   LoraKernels lora;
 };

@@ -26,7 +26,8 @@ constexpr VectorKernels vector_kernels() {
           sigmoid_gate_row<S>,
           soft_cap<S>,
           rope_head<S>,
-          {attention_kernels<S, F16Element>(), attention_kernels<S, F32Element>()},
+          {attention_kernels<S, F16Element>(), attention_kernels<S, F32Element>(), attention_kernels<S, Q8Element>(),
+           attention_kernels<S, Q4Element>()},
           sampler_kernels<S>(),
           lora_kernels<S>()};
 }

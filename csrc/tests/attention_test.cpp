@@ -56,7 +56,7 @@ class Sequence {
   Sequence(const Shape& shape, const VectorKernels& kernels, KvFormat format, std::int32_t block_size)
       : shape_(shape),
         kernels_(kernels.attention[static_cast<int>(format)]),
-        rounded_(format == KvFormat::kF16),
+        format_(format),
         pool_({1, shape.kv_heads, shape.head_dim, shape.window}, (shape.context + block_size - 1) / block_size, block_size,
               format),
         q_(noise(size(shape.context, shape.heads() * shape.head_dim), 1, 2.0f)),
@@ -148,7 +148,20 @@ class Sequence {
     }
   }
 
-  double stored(float x) const { return rounded_ ? half_to_float(float_to_half(x)) : x; }
+  // A number of a head as the format keeps it, by the format's own definition.
+  double stored(const float* head, std::int32_t d) const {
+    if (format_ == KvFormat::kF32) return head[d];
+    if (format_ == KvFormat::kF16) return half_to_float(float_to_half(head[d]));
+    const std::int32_t begin = d / kKvGroup * kKvGroup;
+    float largest = 0.0f;
+    for (std::int32_t i = begin; i < std::min(begin + kKvGroup, shape_.head_dim); ++i) {
+      if (std::abs(head[i]) > std::abs(largest)) largest = head[i];
+    }
+    const float step = format_ == KvFormat::kQ8 ? std::abs(largest) / 127.0f : largest / -8.0f;
+    const float scaled = head[d] * (step == 0.0f ? 0.0f : 1.0f / step);
+    const float code = format_ == KvFormat::kQ8 ? std::round(scaled) : std::min(std::trunc(scaled + 8.5f), 15.0f) - 8.0f;
+    return double{half_to_float(float_to_half(step))} * code;
+  }
 
   // The definition.
   std::vector<double> plain(std::int32_t position, std::int32_t head) const {
@@ -160,7 +173,7 @@ class Sequence {
     std::vector<double> scores;
     for (std::int32_t t = first; t <= last; ++t) {
       double score = 0.0;
-      for (std::size_t d = 0; d < dim; ++d) score += double{shape_.scale} * q[d] * stored(k_[at(t) + d]);
+      for (std::size_t d = 0; d < dim; ++d) score += double{shape_.scale} * q[d] * stored(k_.data() + at(t), static_cast<std::int32_t>(d));
       scores.push_back(shape_.soft_cap == 0.0f ? score : shape_.soft_cap * std::tanh(score / shape_.soft_cap));
     }
     const double sink = sinks_[static_cast<std::size_t>(head)];
@@ -171,7 +184,7 @@ class Sequence {
     for (std::int32_t t = first; t <= last; ++t) {
       const double weight = std::exp(scores[static_cast<std::size_t>(t - first)] - largest);
       total += weight;
-      for (std::size_t d = 0; d < dim; ++d) out[d] += weight * stored(v_[at(t) + d]);
+      for (std::size_t d = 0; d < dim; ++d) out[d] += weight * stored(v_.data() + at(t), static_cast<std::int32_t>(d));
     }
     for (double& value : out) value /= total;
     return out;
@@ -179,7 +192,7 @@ class Sequence {
 
   Shape shape_;
   AttentionKernels kernels_;
-  bool rounded_;
+  KvFormat format_;
   KvPool pool_;
   std::vector<float> q_, k_, v_, sinks_;
   std::vector<std::int32_t> table_;
@@ -227,7 +240,9 @@ void one_shape(const Shape& shape, const std::string& isa, KvFormat format) {
 int main() {
   for (const std::string& isa : supported_isas()) {
     for (const Shape& shape : kShapes) {
-      for (const KvFormat format : {KvFormat::kF16, KvFormat::kF32}) one_shape(shape, isa, format);
+      for (const KvFormat format : {KvFormat::kF16, KvFormat::kF32, KvFormat::kQ8, KvFormat::kQ4}) {
+        one_shape(shape, isa, format);
+      }
     }
   }
   return test::finish("attention");

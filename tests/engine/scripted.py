@@ -32,6 +32,7 @@ from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.profiler import StepProfiler
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.roof import Roof
+from tidemill.graph.kv_format import KvFormat
 from tidemill.scheduling.criteria import criteria_of
 from tidemill.scheduling.draft_lengths import FixedLengths
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
@@ -78,7 +79,7 @@ class HashExecutor:
     def cached_bytes(self) -> int:
         return 0
 
-    def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
+    def allocate_kv(self, pools: Sequence[KvPoolSpec], kv_format: KvFormat | None = None) -> None:  # noqa: ARG002
         self._sizes = [pool.block_size for pool in pools]
         self._kv = [{block: [b""] * pool.block_size for block in range(pool.num_blocks)} for pool in pools]
 

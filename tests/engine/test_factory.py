@@ -17,6 +17,7 @@ from tidemill.core.tokens import EngineInfo, TokenRequest
 from tidemill.engine.client import ProcessEngine
 from tidemill.engine.factory import build_loop
 from tidemill.graph.graph import Attention
+from tidemill.graph.kv_format import KvFormat
 from tidemill.models.loading import load_model
 
 FOLDER = Path(__file__).parents[1] / "golden" / "data" / "grouped_tied"
@@ -124,7 +125,7 @@ def test_a_window_that_fits_its_pool_leaves_the_length_to_the_model(
     nodes = (replace(node, window=window) if isinstance(node, Attention) else node for node in model.graph.nodes)
     graph = replace(model.graph, nodes=tuple(nodes), kv_groups=(replace(group, window=window),))
     monkeypatch.setattr("tidemill.models.loading.load_model", lambda _: replace(model, graph=graph))
-    memory = num_blocks * 16 * group.bytes_per_token(4)
+    memory = num_blocks * 16 * group.bytes_per_token(KvFormat.F32)
     loop = build_loop(config(kv_memory=memory, scheduler=SchedulerConfig(max_step_tokens=16)))
     loop.close()
     assert loop.stats().kv_blocks_total == num_blocks

@@ -19,6 +19,7 @@ from tidemill.core.settings import engine_config
 from tidemill.core.step import SequenceId
 from tidemill.engine.factory import kv_space
 from tidemill.graph.graph import KvGroup
+from tidemill.graph.kv_format import KvFormat
 from tidemill.models.kv_pools import PoolSizes
 from tidemill.models.memory_plan import MemoryPlan, format_bytes, plan_memory
 from tidemill.scheduling.scheduler import Scheduler
@@ -129,7 +130,7 @@ def test_the_page_on_memory_has_the_numbers_of_the_plan() -> None:
     page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
     for length in (512, 2048, 32768):
         sizes = PoolSizes(
-            (full, window), block_size=16, element_bytes=2, length=length, step_tokens=512, reserve_steps=False
+            (full, window), block_size=16, kv_format=KvFormat.F16, length=length, step_tokens=512, reserve_steps=False
         )
         one, other = sizes.pools(-(-length // 16), length)
         windows = other.sequence_blocks * 16 * 15 * 1024

@@ -19,11 +19,12 @@ from tidemill.executors.native._native import round_rows
 from tidemill.graph.formats import WeightFormat, WeightTensor, dequantize
 from tidemill.graph.weight_source import formats_of
 from tidemill.llm import LLM
+from tidemill.models.calibration import figures
 from tidemill.models.loading import load_model
 from tidemill.models.loading.rounding import RoundedWeights, Scheme
 from tidemill.models.loading.stored import StoredTensor, StoredWeights
 from tidemill.models.memory_plan import plan_memory
-from tidemill.models.rounding_check import exact_answers, figures
+from tidemill.models.rounding_check import exact_answers
 from tidemill.models.shape import read_shape
 
 DATA = Path(__file__).parents[1] / "golden" / "data"

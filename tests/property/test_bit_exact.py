@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, event, given, settings
@@ -21,6 +22,7 @@ from tidemill.graph.formats import WeightFormat
 from tidemill.models.registry import ARCHITECTURES
 
 FORMATS = list(WeightFormat)
+KV_FORMATS: list[Literal["auto", "q8_0", "q4_0"]] = ["auto", "q8_0", "q4_0"]
 CHUNKS = [1, 7, 16, 64, 512]
 SAMPLINGS: list[dict[str, object]] = [
     {"temperature": 0.0},
@@ -102,7 +104,9 @@ def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool) -> Rig:
     return Rig(
         model=model(draw(st.sampled_from(FORMATS)), draw(st.sampled_from(sorted(VARIANTS)))),
         executor=ExecutorConfig(
-            threads=draw(st.sampled_from([1, 2])), numerics=draw(st.sampled_from(["fast", "exact"]))
+            threads=draw(st.sampled_from([1, 2])),
+            numerics=draw(st.sampled_from(["fast", "exact"])),
+            kv_format=draw(st.sampled_from(KV_FORMATS)),
         ),
         block_size=block_size,
         num_blocks=-(-tokens // block_size),
@@ -121,7 +125,7 @@ def alone(rig: Rig, one: TokenRequest) -> dict[tuple[str, int], Answer]:
     """The request alone, in the plainest way."""
     plain = Rig(
         model=rig.model,
-        executor=ExecutorConfig(threads=1, numerics=rig.executor.numerics),
+        executor=ExecutorConfig(threads=1, numerics=rig.executor.numerics, kv_format=rig.executor.kv_format),
         block_size=16,
         num_blocks=64,
         max_step_tokens=1,
@@ -157,15 +161,17 @@ def test_answers_are_those_of_the_request_alone(growing: bool, stagger: int, dat
             assert together[key] == again[key] == answer
 
 
+@pytest.mark.parametrize("kv_format", KV_FORMATS)
 @pytest.mark.parametrize("architecture", sorted(name for name, one in ARCHITECTURES.items() if not one.encoder))
-def test_a_prompt_from_the_cache_gives_the_same(architecture: str) -> None:
+def test_a_prompt_from_the_cache_gives_the_same(architecture: str, kv_format: Literal["auto", "q8_0", "q4_0"]) -> None:
     """Prompts that begin with those before them, each after the other, and then all of them again and at once; the
     tiny models' windows end within the shared part."""
     text = [1 + (11 * i + i * i) % 299 for i in range(160)]
     requests = [
         request(f"r{i}", [*text[: 37 * i], *range(1 + i, 9 + i)], **SAMPLINGS[i % len(SAMPLINGS)]) for i in range(5)
     ]
-    rig = Rig(model=model(WeightFormat.Q8_0, architecture), max_step_tokens=40)
+    executor = ExecutorConfig(threads=1, kv_format=kv_format)
+    rig = Rig(model=model(WeightFormat.Q8_0, architecture), executor=executor, max_step_tokens=40)
     loop = rig.make_loop()
     answers = [{key: answer for one in requests for key, answer in run(loop, [one]).items()}, run(loop, requests)]
     hit = loop.stats().prefix_hit_tokens_total
@@ -178,15 +184,27 @@ def test_a_prompt_from_the_cache_gives_the_same(architecture: str) -> None:
     assert hit > 500
 
 
+@pytest.mark.parametrize("kv_format", KV_FORMATS)
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt_oss"])
+def test_a_preempted_request_comes_back_the_same_in_each_kv_format(
+    architecture: str, kv_format: Literal["auto", "q8_0", "q4_0"]
+) -> None:
+    preempted(model(WeightFormat.Q8_0, architecture), ExecutorConfig(threads=2, kv_format=kv_format))
+
+
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt_oss"])
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_preempted_request_comes_back_the_same(format_: WeightFormat, architecture: str) -> None:
+    preempted(model(format_, architecture), ExecutorConfig(threads=1))
+
+
+def preempted(one_model: TinyModel, executor: ExecutorConfig) -> None:
     """A pool for about one and a half requests: two long ones take turns, and each is preempted at least once."""
     requests = [
         request(f"r{index}", [3 + 5 * index + j % 40 for j in range(30)], max_tokens=150, **sampling)
         for index, sampling in enumerate([SAMPLINGS[1], SAMPLINGS[3]])
     ]
-    small = Rig(model=model(format_, architecture), num_blocks=17)
+    small = Rig(model=one_model, executor=executor, num_blocks=17)
     loop = small.make_loop()
     together = run(loop, requests)
     assert loop.stats().preemptions_total >= 1
@@ -211,20 +229,21 @@ def test_every_architecture_keeps_it(architecture: str) -> None:
             assert together[key] == answer
 
 
+@pytest.mark.parametrize("kv_format", KV_FORMATS)
 @pytest.mark.parametrize("isa", EVERY_ISA)
-def test_each_instruction_set_keeps_it(isa: str) -> None:
+def test_each_instruction_set_keeps_it(isa: str, kv_format: str) -> None:
     requests = [
         request(f"r{i}", [1 + (7 * i + 3 * j) % 300 for j in range(9 * i + 1)], **SAMPLINGS[i % len(SAMPLINGS)])
         for i in range(12)
     ]
-    config = ExecutorConfig(isa=isa, threads=2)  # type: ignore[arg-type]
+    config = ExecutorConfig(isa=isa, threads=2, kv_format=kv_format)  # type: ignore[arg-type]
     loop = Rig(model=model(WeightFormat.Q4_1), executor=config, max_step_tokens=40).make_loop()
     together = run(loop, requests, stagger=1)
     loop.close()
     for one in requests:
         loop = Rig(
             model=model(WeightFormat.Q4_1),
-            executor=ExecutorConfig(isa=isa, threads=1),  # type: ignore[arg-type]
+            executor=replace(config, threads=1),
             max_step_tokens=1,
         ).make_loop()
         for key, answer in run(loop, [one]).items():

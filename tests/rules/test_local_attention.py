@@ -51,7 +51,7 @@ def same(a: Values, b: Values) -> bool:
 
 @pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("attention", ["tiled", "materialized"])
-@pytest.mark.parametrize("kv_format", ["f16", "f32"])
+@pytest.mark.parametrize("kv_format", ["f16", "f32", "q8_0", "q4_0"])
 def test_rules_2_and_3_chunks_blocks_and_threads_change_nothing(kv_format: str, attention: str, isa: str) -> None:
     """As a whole with every block kept; then in chunks, each begun after what the window has passed was given back to
     a pool of NaN."""

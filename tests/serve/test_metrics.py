@@ -49,6 +49,7 @@ def test_routers_find_the_signals_that_they_read_from_vllm() -> None:
         kv_blocks_cached=60,
         kv_blocks_free=15,
         kv_block_size=32,
+        kv_format="q8_0",
         prefix_asked_tokens_total=700,
         prefix_hit_tokens_total=420,
         drafts_total={"ngram": 3, "draft": 2},
@@ -63,7 +64,7 @@ def test_routers_find_the_signals_that_they_read_from_vllm() -> None:
         'vllm:num_requests_running{model_name="tide/m"}': 5,
         'vllm:num_requests_waiting{model_name="tide/m"}': 2,
         'vllm:kv_cache_usage_perc{model_name="tide/m"}': 0.25,  # what is only cached can be had at once
-        'vllm:cache_config_info{block_size="32",model_name="tide/m",num_gpu_blocks="100"}': 1,
+        'vllm:cache_config_info{block_size="32",cache_dtype="q8_0",model_name="tide/m",num_gpu_blocks="100"}': 1,
         'vllm:prefix_cache_queries_total{model_name="tide/m"}': 700,
         'vllm:prefix_cache_hits_total{model_name="tide/m"}': 420,
         'vllm:spec_decode_num_drafts_total{model_name="tide/m"}': 5,

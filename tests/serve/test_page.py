@@ -78,7 +78,8 @@ async def test_the_engines_state_is_an_object(http):
     assert answer.headers["cache-control"] == "no-store"
     assert (state["model"], state["ready"], state["problem"]) == ("toy", True, None)
     assert (state["running"], state["waiting"], state["restarts"]) == (0, 0, 0)
-    assert state["kv"] == {"blocks": 64, "held": 0, "cached": 0, "free": 64, "block_size": 16, "fragmentation": 0}
+    blocks = {"blocks": 64, "held": 0, "cached": 0, "free": 64, "block_size": 16, "fragmentation": 0}
+    assert state["kv"] == blocks | {"format": "f16", "bytes_per_token": 320}
     assert state["tokens"]["generated"] == 5
     first, gaps = state["time_to_first_token"], state["time_per_output_token"]
     assert (first["count"], gaps["count"]) == (1, 3)

@@ -130,6 +130,8 @@ class ScriptedEngine:
             kv_blocks_free=64 - held,
             kv_blocks_held=held,
             kv_block_size=16,
+            kv_format="f16",
+            kv_bytes_per_token=320,
             generation_tokens_total=self.steps,
             requests_finished={"stop": 3},
         )

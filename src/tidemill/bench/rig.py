@@ -19,6 +19,7 @@ from tidemill.executors.factory import make_executor
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.executors.roof import Roof
 from tidemill.graph.graph import Graph
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.passes.cost import RowShape, StepCost, step_cost, weight_bytes
 from tidemill.graph.passes.fuse import fuse
 from tidemill.graph.weight_source import formats_of
@@ -82,7 +83,7 @@ class Rig:
                 for group in self.graph.kv_groups
             ]
         )
-        _fill(self.executor, self.graph, blocks, half=config.executor.resolved_kv_format == "f16")
+        _fill(self.executor, self.graph, blocks, KvFormat(config.executor.resolved_kv_format))
 
     def close(self) -> None:
         """Release threads and memory."""
@@ -112,8 +113,8 @@ class Rig:
     def cost(self, work: Work) -> StepCost:
         """What the graph says a step costs."""
         row = RowShape(start=work.context, tokens=work.tokens, outputs=1)
-        element = 2 if self._config.executor.resolved_kv_format == "f16" else 4
-        return step_cost(self.graph, self.formats, rows=[row] * work.streams, kv_element_bytes=element)
+        kv_format = KvFormat(self._config.executor.resolved_kv_format)
+        return step_cost(self.graph, self.formats, rows=[row] * work.streams, kv_format=kv_format)
 
     def bytes_of(self, work: Work) -> int:
         """Weights in file bytes, and KV, that a step has to move at least."""
@@ -142,17 +143,18 @@ def main_format(model: Model) -> str:
     return sizes.most_common(1)[0][0]
 
 
-def _fill(executor: Executor, graph: Graph, blocks: int, *, half: bool) -> None:
+def _fill(executor: Executor, graph: Graph, blocks: int, kv_format: KvFormat) -> None:
     """Put values into the KV: pages that nobody wrote to are one page of zeros, and would be read from the cache.
 
     Few blocks at a time: these values are in the peak of memory that is measured over a rig.
     """
     at_once = 4
+    kind = np.dtype("<f4" if kv_format is KvFormat.F32 else "<f2")  # whose bytes are codes and scales as well
     random = np.random.default_rng(7)
     for group in graph.kv_groups:
         size = len(executor.read_blocks(group.name, [0]))
-        numbers = random.standard_normal(at_once * size // (2 if half else 4), dtype=np.float32)
-        values = numbers.astype("<f2" if half else "<f4").tobytes()
+        numbers = random.standard_normal(at_once * size // kind.itemsize, dtype=np.float32)
+        values = numbers.astype(kind).tobytes()
         for first in range(0, blocks, at_once):
             chosen = range(first, min(first + at_once, blocks))
             executor.write_blocks(group.name, list(chosen), values[: len(chosen) * size])

@@ -75,8 +75,16 @@ class ExecutorConfig:
     """native: C++ kernels; reference: numpy in float64, the slow oracle."""
     numerics: Literal["fast", "exact"] = "fast"
     """For quantised weights. fast: activations rounded to 8 bits per token and group of 32; exact: kept in float."""
-    kv_format: Literal["auto", "f16", "f32"] = "auto"
-    """Number format of the KV cache; auto: f16, or f32 with exact numerics."""
+    kv_format: Literal["auto", "f16", "f32", "q8_0", "q4_0"] = "auto"
+    """Number format of the KV cache; auto: f16, or f32 with exact numerics. q8_0, q4_0: 8 or 4 bits with a scale per 32
+    numbers of a token and head, 53 or 28 % of f16."""
+    kv_check: int = 256
+    """Tokens of a built-in text on which the answers with a KV cache in q8_0 or q4_0 are compared with those in f16 at
+    the start: the figures are printed; 0: not compared."""
+    kv_check_warn: float = 0.02
+    """A mean distance (KL divergence, nats) of that comparison above which the start warns."""
+    kv_check_limit: float = 0.5
+    """One above which the start is refused: the model does not stand this format."""
     threads: int | None = None
     """Compute threads; default: the processors this process may use (affinity and cgroup quota)."""
     isa: Literal["auto", "amx", "avx512", "avx2", "neon-dot", "neon", "portable"] = "auto"
@@ -92,7 +100,7 @@ class ExecutorConfig:
     """Tidemill's own cache folder; default: the variable TIDEMILL_CACHE, or tidemill in the user's cache folder."""
 
     @property
-    def resolved_kv_format(self) -> Literal["f16", "f32"]:
+    def resolved_kv_format(self) -> Literal["f16", "f32", "q8_0", "q4_0"]:
         """kv_format with auto replaced."""
         if self.kv_format != "auto":
             return self.kv_format

@@ -167,6 +167,9 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
         "KV blocks that nobody holds and that are kept for prompts that begin alike",
     ),
     "kv_block_size": _engine("kv_block_size_tokens", MetricKind.GAUGE, "Tokens per KV block"),
+    "kv_bytes_per_token": _engine(
+        "kv_bytes_per_token", MetricKind.GAUGE, "Bytes that the keys and values of one token take, over all layers"
+    ),
     "kv_fragmentation": _engine(
         "kv_fragmentation", MetricKind.GAUGE, "Part of the token slots in held KV blocks that hold no token"
     ),
@@ -303,9 +306,10 @@ ROUTER_METRICS: Final[dict[str, MetricSpec]] = {
     "cache_config": _router(
         "cache_config_info",
         MetricKind.GAUGE,
-        "1; its labels say how many tokens a KV block has, and how many blocks there are",
+        "1; its labels say how many tokens a KV block has, how many blocks there are, and how numbers are kept in them",
         "block_size",
         "num_gpu_blocks",
+        "cache_dtype",
     ),
     "prefix_queries": _router(
         "prefix_cache_queries_total", MetricKind.COUNTER, "Tokens that were looked for in the prefix cache"

@@ -142,6 +142,10 @@ class EngineInfo:
     """Strategies that are on, and that a request may go without."""
     executor: str = ""
     """Executor, instruction set, numerics and threads that run, for people and logs."""
+    kv_format: str = ""
+    """How keys and values are stored."""
+    kv_bytes_per_token: int = 0
+    """What they take for one token, over all layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +160,8 @@ class EngineStats:
     kv_blocks_held: int = 0
     kv_blocks_cached: int = 0
     kv_block_size: int = 0
+    kv_format: str = ""
+    kv_bytes_per_token: int = 0
     kv_fragmentation: float = 0.0
     """Part of the slots in held blocks that have no token."""
     prompt_tokens_total: int = 0

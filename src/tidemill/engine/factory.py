@@ -25,6 +25,7 @@ from tidemill.engine.speculation import lengths_of, proposers_of
 from tidemill.engine.speed import Speed
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.graph import KvGroup
+from tidemill.graph.kv_format import KvFormat
 from tidemill.scheduling.criteria import criteria_of
 from tidemill.scheduling.kv.space import UNBOUNDED_TOKENS, KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler
@@ -66,7 +67,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     keys = BlockKeys(space.block_size)
     kv_events = _kv_publisher(config, keys, space)
     executor = make_executor(fuse(model.graph), model.weights, config.executor)
-    executor.allocate_kv(pools)
+    _allocate_kv(model, config, executor, pools)
     if check is not None:
         print(check.report(executor, pools), file=sys.stderr, flush=True)
     return EngineLoop(
@@ -82,6 +83,8 @@ def build_loop(config: EngineConfig) -> EngineLoop:
             order=criteria_of(config.scheduler.order),
             strategies=_chosen_per_request(scheduler),
             executor=executor.description,
+            kv_format=plan.kv_format,
+            kv_bytes_per_token=plan.kv_bytes_per_token,
         ),
         strict=config.strict,
         load_seconds=time.monotonic() - begin,
@@ -114,6 +117,20 @@ def _suited(config: SchedulerConfig, model: Model) -> SchedulerConfig:
     if model.embedding is not None and config.policy == "static":
         config = replace(config, policy="static-compacted")
     return config
+
+
+def _allocate_kv(model: Model, config: EngineConfig, executor: Executor, pools: Sequence[KvPoolSpec]) -> None:
+    """Make the pools; whether the model stands whole numbers in them is tried first."""
+    if config.executor.kv_check == 0 or not KvFormat(config.executor.resolved_kv_format).quantized:
+        executor.allocate_kv(pools)
+        return
+    from tidemill.models.kv_check import compare_kv  # brings a tokenizer: loaded for who compares
+
+    try:
+        print(compare_kv(model, config.executor, executor, pools).verdict(config.executor), file=sys.stderr, flush=True)
+    except BaseException:
+        executor.close()
+        raise
 
 
 def _exact_answers(model: Model, config: EngineConfig) -> ExactAnswers | None:

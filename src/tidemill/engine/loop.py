@@ -167,6 +167,7 @@ class EngineLoop:
             self._drafts.counts,
             self._scheduler,
             self._profiler,
+            self._info,
             load_seconds=self._load_seconds,
             packed_cache_bytes=self._executor.cached_bytes,
             memory=self._memory,

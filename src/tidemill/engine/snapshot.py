@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.core.tokens import EngineStats
+from tidemill.core.tokens import EngineInfo, EngineStats
 from tidemill.engine.draft_counts import DraftCounts
 from tidemill.engine.memory_gauge import MemoryGauge
 from tidemill.engine.meter import StepMeter
@@ -17,6 +17,7 @@ def engine_stats(
     drafts: DraftCounts,
     scheduler: Scheduler,
     profiler: StepProfiler,
+    info: EngineInfo,
     *,
     load_seconds: float,
     packed_cache_bytes: int,
@@ -34,6 +35,8 @@ def engine_stats(
         kv_blocks_held=sum(balance.held for balance in balances),
         kv_blocks_cached=sum(balance.cached for balance in balances),
         kv_block_size=scheduler.space.block_size,
+        kv_format=info.kv_format,
+        kv_bytes_per_token=info.kv_bytes_per_token,
         kv_fragmentation=scheduler.kv_fragmentation,
         prompt_tokens_total=meter.prompt_tokens,
         generation_tokens_total=meter.generation_tokens,

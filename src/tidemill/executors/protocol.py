@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tidemill.core.step import StepPlan, StepResult
 from tidemill.executors.roof import Roof
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.lora import Adapter, AdapterNumber
 
 __all__ = ["Executor", "KvPoolSpec"]
@@ -29,10 +30,10 @@ class KvPoolSpec:
 class Executor(Protocol):
     """Runs steps of one graph with its weights.
 
-    Contract: ``allocate_kv`` once, before the first step. ``submit`` checks and takes a plan; ``collect`` returns its
-    result, and may be what computes it; at most one plan is in flight, and the plan's sequences are not changed between
-    the two. A row's result depends on its own tokens, KV and options only: bit for bit the same whatever other rows,
-    chunks, block ids, block sizes or threads there are.
+    Contract: ``allocate_kv`` before the first step; once more, between steps, begins with empty pools. ``submit``
+    checks and takes a plan; ``collect`` returns its result, and may be what computes it; at most one plan is in flight,
+    and the plan's sequences are not changed between the two. A row's result depends on its own tokens, KV and options
+    only: bit for bit the same whatever other rows, chunks, block ids, block sizes or threads there are.
 
     Knows nothing of requests, queues or text.
     """
@@ -52,8 +53,9 @@ class Executor(Protocol):
         """Grows many times in every step that goes on, however long it takes. Read from any thread, never waits."""
         ...
 
-    def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
-        """Make the KV pools, one per group of the graph, in its order."""
+    def allocate_kv(self, pools: Sequence[KvPoolSpec], kv_format: KvFormat | None = None) -> None:
+        """Make the KV pools, one per group of the graph, in its order, in place of any there are. ``kv_format``: other
+        than the one the executor was made for (the comparison of two)."""
         ...
 
     def add_adapter(self, number: AdapterNumber, adapter: Adapter) -> None:

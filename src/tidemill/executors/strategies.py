@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill.core.strategy import Strategy, register
 
-__all__ = ["FAST_NUMERICS", "PACKED_CACHE", "TILED_ATTENTION"]
+__all__ = ["FAST_NUMERICS", "PACKED_CACHE", "QUANTIZED_KV", "TILED_ATTENTION"]
 
 PACKED_CACHE = register(
     Strategy(
@@ -40,5 +40,19 @@ FAST_NUMERICS = register(
         why="Activations kept in float are multiplied a few at a time; rounded to 8 bits, many fit one instruction.",
         when="With quantised weights, unless an answer has to be as near to the exact model as floats are.",
         doc="strategies.md#fast-numerics",
+    )
+)
+
+QUANTIZED_KV = register(
+    Strategy(
+        name="quantized-kv",
+        setting="ExecutorConfig.kv_format",
+        baseline="auto",
+        on="q8_0",
+        between={"q4_0": "It takes half of q8_0 once more, with steps that many models do not stand."},
+        metric="tidemill_engine_kv_bytes_per_token",
+        why="Keys and values in f16 take twice the memory, which long contexts read again for every token.",
+        when="Where KV memory or long contexts are the limit, and the check at the start finds the distance small.",
+        doc="strategies.md#quantized-kv",
     )
 )

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Literal, NewType
 
+from tidemill.graph.kv_format import KvFormat
+
 __all__ = [
     "Activate",
     "Activation",
@@ -86,9 +88,9 @@ class KvGroup:
     window: int | None = None
     """Tokens that its layers look back on, the current one included; None: all. Older blocks can be given back."""
 
-    def bytes_per_token(self, element_bytes: int) -> int:
-        """KV bytes of one token over the group's layers: 2 (K and V) x layers x KV heads x head size x element size."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * element_bytes
+    def bytes_per_token(self, kv_format: KvFormat) -> int:
+        """KV bytes of one token over the group's layers: 2 (K and V) x layers x KV heads x bytes of a head."""
+        return 2 * self.layers * self.kv_heads * kv_format.head_bytes(self.head_dim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemill.graph.graph import KvGroup
+from tidemill.graph.kv_format import KvFormat
 from tidemill.scheduling.kv.layout import BlockLayout
 
 __all__ = ["GroupPool", "PoolSizes"]
@@ -41,7 +42,7 @@ class PoolSizes:
         groups: Sequence[KvGroup],
         *,
         block_size: int,
-        element_bytes: int,
+        kv_format: KvFormat,
         length: int,
         step_tokens: int,
         reserve_steps: bool,
@@ -50,7 +51,7 @@ class PoolSizes:
         blocks of a step for itself (contiguous reservation), not all of them together."""
         self._groups = groups
         self._block_size = block_size
-        self._element_bytes = element_bytes
+        self._kv_format = kv_format
         self._length = length
         self._step_tokens = step_tokens
         self._between = step_tokens if reserve_steps else 1
@@ -94,7 +95,7 @@ class PoolSizes:
 
     def _bytes(self, group: KvGroup, blocks: int) -> int:
         tokens = self._group_blocks(group, blocks) * self._block_size
-        return tokens * group.bytes_per_token(self._element_bytes)
+        return tokens * group.bytes_per_token(self._kv_format)
 
     def _layout(self, group: KvGroup) -> BlockLayout:
         return BlockLayout(block_size=self._block_size, window=group.window)

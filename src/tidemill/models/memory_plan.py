@@ -23,6 +23,7 @@ from tidemill.core.config import EngineConfig
 from tidemill.core.errors import ConfigError, DoesNotFit
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.graph.graph import Embed
+from tidemill.graph.kv_format import KV_GROUP, KvFormat
 from tidemill.graph.passes.cost import kv_bytes_per_token, score_matrix_bytes, weight_bytes, workspace_bytes
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.kv_pools import GroupPool, PoolSizes
@@ -43,7 +44,7 @@ DEFAULT_POOL = 4 * 2**30
 WORKSPACE_SHARE = 2
 """Executors take at most this much of the live activations: the native one keeps 8-bit copies and shares slots between
 values of unlike widths, the reference computes in float64."""
-_ELEMENT_BYTES = {"f16": 2, "f32": 4}
+_SMALLER = {KvFormat.F32: KvFormat.F16, KvFormat.F16: KvFormat.Q8_0, KvFormat.Q8_0: KvFormat.Q4_0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +202,8 @@ class _Planner:
         self._config = config
         self._available = available
         self._reserve = reserve_bytes(available)
-        self._kv_format = config.executor.resolved_kv_format
-        self._kv_token = kv_bytes_per_token(shape.graph, _ELEMENT_BYTES[self._kv_format])
+        self._kv_format = KvFormat(config.executor.resolved_kv_format)
+        self._kv_token = kv_bytes_per_token(shape.graph, self._kv_format)
         self._weights = weight_bytes(shape.graph, shape.formats)
         self._packed = self._packed_bytes()
 
@@ -246,7 +247,7 @@ class _Planner:
         return PoolSizes(
             self._shape.graph.kv_groups,
             block_size=self._config.block_size,
-            element_bytes=_ELEMENT_BYTES[self._kv_format],
+            kv_format=self._kv_format,
             length=length,
             step_tokens=self._step_tokens(length),
             reserve_steps=self._config.scheduler.kv_reservation == "contiguous",
@@ -331,7 +332,8 @@ class _Planner:
         if self._config.kv_memory is not None and need <= room:
             fix = f"set kv_memory to {need} or more, or max_model_len to {capacity} or less"
         else:
-            other = ", or kv_format to f16" if self._kv_format == "f32" else ""
+            smaller = _SMALLER.get(self._kv_format)
+            other = f", or kv_format to {smaller}" if smaller else ""
             fix = f"set max_model_len to {capacity} or less{other}"
         raise DoesNotFit(
             f"max_model_len {wanted} needs {format_bytes(need)} of KV, and the pool has "
@@ -357,7 +359,9 @@ class _Planner:
 
     def _group_formulas(self) -> Iterator[str]:
         for group in self._shape.graph.kv_groups:
+            units = group.head_dim if not self._kv_format.quantized else -(-group.head_dim // KV_GROUP)
+            of = "head size" if not self._kv_format.quantized else f"groups of {KV_GROUP} of the head size"
             yield (
-                f"2 (K, V) x {group.layers} layers x {group.kv_heads} KV heads x {group.head_dim} head size x "
-                f"{_ELEMENT_BYTES[self._kv_format]} bytes"
+                f"2 (K, V) x {group.layers} layers x {group.kv_heads} KV heads x {units} {of} x "
+                f"{self._kv_format.unit_bytes} bytes"
             )

@@ -34,6 +34,8 @@ def engine_stats(engine: TokenEngine, metrics: PrometheusMetrics, *, problem: st
             "cached": stats.kv_blocks_cached,
             "free": stats.kv_blocks_free,
             "block_size": stats.kv_block_size,
+            "format": stats.kv_format,
+            "bytes_per_token": stats.kv_bytes_per_token,
             "fragmentation": stats.kv_fragmentation,
         },
         "prefix": {

@@ -24,7 +24,7 @@ def router_metrics(stats: EngineStats, model: str) -> Iterator[Metric]:
         "running": (stats.running, ()),
         "waiting": (stats.waiting, ()),
         "kv_usage": (stats.kv_blocks_held / max(1, stats.kv_blocks_total), ()),
-        "cache_config": (1, (str(stats.kv_block_size), str(stats.kv_blocks_total))),
+        "cache_config": (1, (str(stats.kv_block_size), str(stats.kv_blocks_total), stats.kv_format)),
         "prefix_queries": (stats.prefix_asked_tokens_total, ()),
         "prefix_hits": (stats.prefix_hit_tokens_total, ()),
         "drafts": (sum(stats.drafts_total.values()), ()),

@@ -19,6 +19,7 @@ from tidemill.bench.simulation.step_times import (
 from tidemill.bench.work import Work
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.errors import ConfigError
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.passes.cost import RowShape, step_cost
 from tidemill.graph.weight_source import formats_of
 
@@ -54,9 +55,9 @@ def test_curves_are_read_between_and_beyond_their_points(rows: list[tuple[int, i
 
 def test_attention_counts_the_windows_of_layers_as_the_cost_pass_does() -> None:
     for row in (RowShape(start=0, tokens=1), RowShape(start=300, tokens=1), RowShape(start=30, tokens=50)):
-        whole = step_cost(MODEL.graph, FORMATS, rows=[row], kv_element_bytes=2).flops
+        whole = step_cost(MODEL.graph, FORMATS, rows=[row], kv_format=KvFormat.F16).flops
         same = RowShape(start=0, tokens=row.tokens)
-        without = step_cost(MODEL.graph, FORMATS, rows=[same], kv_element_bytes=2).flops
+        without = step_cost(MODEL.graph, FORMATS, rows=[same], kv_format=KvFormat.F16).flops
         ours = attention_flops(MODEL.graph, FORMATS, row) - attention_flops(MODEL.graph, FORMATS, same)
         assert ours == whole - without
 

@@ -10,7 +10,9 @@ import numpy.typing as npt
 from tests.executors.native.small_graphs import SmallGraph, executor_for, plan_row, step
 from tidemill.core.config import ExecutorConfig
 from tidemill.executors.native.executor import NativeExecutor
+from tidemill.executors.reference.kv_rows import decode_heads, encode_heads
 from tidemill.graph.graph import Attention, KvGroup, RopeSpec, Value
+from tidemill.graph.kv_format import KvFormat
 
 
 class AttentionRig:
@@ -88,13 +90,13 @@ class AttentionRig:
             ),
         )
 
-    def expected(self, tokens: Sequence[int], kv: type[np.floating]) -> npt.NDArray[np.float64]:
+    def expected(self, tokens: Sequence[int], kv_format: KvFormat) -> npt.NDArray[np.float64]:
         """Softmax attention in float64 over keys and values rounded to the KV format."""
         n, group = len(tokens), self.heads // self.kv_heads
         q = self._rotated(self.q[tokens].reshape(n, self.heads, self.head_dim))
         k = self._rotated(self.k[tokens].reshape(n, self.kv_heads, self.head_dim))
-        k = np.repeat(k.astype(kv).astype(np.float64), group, axis=1)
-        v = self.v[tokens].reshape(n, self.kv_heads, self.head_dim).astype(kv).astype(np.float64)
+        k = np.repeat(stored(k, kv_format), group, axis=1)
+        v = stored(self.v[tokens].reshape(n, self.kv_heads, self.head_dim), kv_format)
         scores = np.einsum("qhd,khd->hqk", q, k) * self.scale
         if self.soft_cap is not None:
             scores = self.soft_cap * np.tanh(scores / self.soft_cap)
@@ -119,6 +121,12 @@ class AttentionRig:
 
     def tokens(self, count: int, seed: int = 1) -> list[int]:
         return np.random.default_rng(seed).integers(0, self.vocab, count).tolist()
+
+
+def stored(heads: npt.NDArray[np.floating], kv_format: KvFormat) -> npt.NDArray[np.float64]:
+    """Heads [..., dimension] as the KV cache keeps them (compared with the gguf package in tests/golden)."""
+    data = encode_heads(heads.astype(np.float32), kv_format)
+    return decode_heads(data, kv_format, heads.shape[-1]).astype(np.float64)
 
 
 def run_in_chunks(

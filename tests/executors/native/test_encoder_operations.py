@@ -22,6 +22,7 @@ from tidemill.executors.factory import make_executor
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Activate, Add, Embed, Graph, LayerNorm, Linear, Node, Pool, PoolMode, Value
+from tidemill.graph.kv_format import KvFormat
 
 Floats = npt.NDArray[np.float64]
 WIDTHS = (1, 7, 33, 64, 100, 384)
@@ -201,15 +202,15 @@ def test_pooling(config: ExecutorConfig, width: int, mode: PoolMode) -> None:
 def test_attention_without_a_mask_equals_numpy(
     config: ExecutorConfig, shape: tuple[int, int, int], attention: Literal["tiled", "materialized"]
 ) -> None:
-    for kv_format, kv in (("f32", np.float32), ("f16", np.float16)):
-        rig = AttentionRig(*shape, rope=kv_format == "f32", causal=False)
+    for kv_format in KvFormat:
+        rig = AttentionRig(*shape, rope=kv_format is KvFormat.F32, causal=False)
         small = SmallGraph()
         graph = small.graph(rig.attend(small, "full"))
         executor = made(graph, small, replace(config, kv_format=kv_format, attention=attention))  # type: ignore[arg-type]
         for count in (1, 7, 33, 64, 150):
             tokens = rig.tokens(count)
             found = executor.logits(step(plan_row(tokens, blocks=range(10))))[0]
-            np.testing.assert_allclose(found, rig.expected(tokens, kv), rtol=0, atol=2e-5)
+            np.testing.assert_allclose(found, rig.expected(tokens, kv_format), rtol=0, atol=2e-5)
         executor.close()
 
 

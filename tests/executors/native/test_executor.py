@@ -20,6 +20,8 @@ from tidemill.executors.native._native import supported_isas
 from tidemill.executors.native.executor import NativeExecutor
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.graph.formats import WeightFormat
+from tidemill.graph.kv_format import KvFormat
+from tidemill.graph.passes.cost import kv_bytes_per_token
 from tidemill.graph.passes.fuse import fuse
 
 TOKENS = np.random.default_rng(4).integers(0, VOCAB, 75).tolist()
@@ -83,8 +85,8 @@ def test_logits_names_only_rows_that_draw() -> None:
     executor.close()
 
 
-@pytest.mark.parametrize("kv_format", ["f16", "f32"])
-def test_blocks_can_be_copied_and_moved_through_bytes(kv_format: str) -> None:
+@pytest.mark.parametrize("kv_format", list(KvFormat))
+def test_blocks_can_be_copied_and_moved_through_bytes(kv_format: KvFormat) -> None:
     """Continue a sequence from copied blocks, and from blocks written into another executor: the same bits."""
     config = ExecutorConfig(threads=1, kv_format=kv_format)  # type: ignore[arg-type]
     rigs = [Rig(model=tiny_model(), executor=config, num_blocks=16).make_executor() for _ in range(2)]
@@ -94,8 +96,10 @@ def test_blocks_can_be_copied_and_moved_through_bytes(kv_format: str) -> None:
     rest = plan_row(TOKENS[40:], start=40, blocks=[8, 9, 10, 11, 12])
     assert np.array_equal(one.logits(step(rest))[0], whole)
     data = one.read_blocks("full", [0, 1, 2])
-    # layers x kv heads x (K and V) x head size x block tokens x element size, three blocks
-    assert len(data) == 3 * 2 * 2 * 2 * 16 * 16 * (2 if kv_format == "f16" else 4)
+    # layers x kv heads x (K and V) x block tokens x bytes of 16 numbers, three blocks
+    head = {KvFormat.F16: 32, KvFormat.F32: 64, KvFormat.Q8_0: 34, KvFormat.Q4_0: 18}[kv_format]
+    assert len(data) == 3 * 2 * 2 * 2 * 16 * head
+    assert len(data) == 3 * 16 * kv_bytes_per_token(tiny_model().graph, kv_format)
     other.write_blocks("full", [5, 6, 7], data)
     assert other.read_blocks("full", [5, 6, 7]) == data
     assert np.array_equal(other.logits(step(plan_row(TOKENS[40:], start=40, blocks=[5, 6, 7, 0, 1])))[0], whole)

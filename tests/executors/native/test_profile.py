@@ -14,6 +14,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.step import StepResult
 from tidemill.executors.native._native import measure_roof as native_roof
 from tidemill.executors.native._native import supported_isas
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.passes.cost import RowShape, StepCost, step_cost
 
 TOKENS = np.random.default_rng(4).integers(0, VOCAB, 40).tolist()
@@ -36,7 +37,7 @@ def run(*, profile: bool, numerics: str = "fast") -> StepResult:
 def cost() -> StepCost:
     formats = {name: tensor.format for name, tensor in MODEL.weights.items()}
     row = RowShape(start=0, tokens=len(TOKENS), outputs=plan_row(TOKENS, blocks=range(5)).num_outputs)
-    return step_cost(MODEL.graph, formats, rows=[row], kv_element_bytes=2)
+    return step_cost(MODEL.graph, formats, rows=[row], kv_format=KvFormat.F16)
 
 
 def test_a_step_without_a_profile_has_none_and_the_same_tokens() -> None:

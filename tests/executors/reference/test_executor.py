@@ -19,6 +19,7 @@ from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.reference import ReferenceExecutor
 from tidemill.graph.formats import WeightFormat, WeightTensor
 from tidemill.graph.graph import Attention
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.fields import Fields
 from tidemill.models.registry import build_graph
@@ -170,21 +171,23 @@ def test_one_plan_is_in_flight_at_most() -> None:
 
 def test_kv_is_read_as_rounded_to_its_format() -> None:
     """The current token's own K and V included: even the first token's logits change with the format."""
-    f32, f16 = (make(kv_format=kv).logits(plan(row([7], [0])))[0] for kv in ("f32", "f16"))
+    f32, f16, q8, q4 = (make(kv_format=kv).logits(plan(row([7], [0])))[0] for kv in ("f32", "f16", "q8_0", "q4_0"))
     assert 0 < np.abs(f32 - f16).max() < 0.05
+    assert np.abs(f32 - f16).mean() < np.abs(f32 - q8).mean() < np.abs(f32 - q4).mean()
 
 
-def test_blocks_copied_or_read_and_written_elsewhere_continue_the_same() -> None:
+@pytest.mark.parametrize("kv_format", list(KvFormat))
+def test_blocks_copied_or_read_and_written_elsewhere_continue_the_same(kv_format: KvFormat) -> None:
     tokens = prompt(40)
-    executor = make()
+    executor = make(kv_format=kv_format)
     executor.logits(plan(row(tokens[:-1], [0, 1, 2])))
     expected = executor.logits(plan(row(tokens[-1:], [0, 1, 2], start=39)))[0]
     executor.copy_blocks("full", [(0, 9), (1, 7), (2, 8)])
     copied = executor.logits(plan(row(tokens[-1:], [9, 7, 8], start=39)))[0]
     np.testing.assert_array_equal(copied, expected)
     data = executor.read_blocks("full", [0, 1, 2])
-    assert len(data) == 3 * 16 * GRAPH.kv_groups[0].bytes_per_token(4)
-    other = make()
+    assert len(data) == 3 * 16 * GRAPH.kv_groups[0].bytes_per_token(kv_format)
+    other = make(kv_format=kv_format)
     other.write_blocks("full", [4, 3, 5], data)
     np.testing.assert_array_equal(other.logits(plan(row(tokens[-1:], [4, 3, 5], start=39)))[0], expected)
     with pytest.raises(ValueError, match="bytes for 2 blocks"):

@@ -10,6 +10,7 @@ import pytest
 from tests.support.model_folder import CONFIG
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Add, Attention, Graph, Scale, ValueId
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.passes.cost import (
     RowShape,
     StepCost,
@@ -48,14 +49,16 @@ def formats(graph: Graph, default: WeightFormat = WeightFormat.F32) -> dict[str,
 def test_kv_of_llama_2_70b() -> None:
     """2 x 80 layers x 8 KV heads x 128 x 2 bytes = 320 KiB a token, 640 MiB for 2048 tokens."""
     graph = llama(**LLAMA2_70B)
-    assert kv_bytes_per_token(graph, 2) == 327_680
-    assert 2048 * kv_bytes_per_token(graph, 2) == 640 * MIB
-    assert kv_bytes_per_token(graph, 4) == 2 * 327_680
+    assert kv_bytes_per_token(graph, KvFormat.F16) == 327_680
+    assert 2048 * kv_bytes_per_token(graph, KvFormat.F16) == 640 * MIB
+    assert kv_bytes_per_token(graph, KvFormat.F32) == 2 * 327_680
+    assert kv_bytes_per_token(graph, KvFormat.Q8_0) == 327_680 * 34 // 64
+    assert kv_bytes_per_token(graph, KvFormat.Q4_0) == 327_680 * 18 // 64
 
 
 def test_kv_without_grouped_heads_is_eight_times_as_large() -> None:
     graph = llama(**LLAMA2_70B | {"num_key_value_heads": 64})
-    assert 2048 * kv_bytes_per_token(graph, 2) == 5120 * MIB
+    assert 2048 * kv_bytes_per_token(graph, KvFormat.F16) == 5120 * MIB
 
 
 def test_parameters_of_llama_2_70b() -> None:
@@ -85,7 +88,7 @@ def test_block_formats_count_their_blocks() -> None:
 def test_a_decode_step(passes: str) -> None:
     """One token at position 9 of the small Llama (2 heads of 4, 1 KV head, 1 layer)."""
     graph = fuse(llama()) if passes == "fused" else llama()
-    cost = step_cost(graph, formats(graph), rows=[RowShape(start=9, tokens=1)], kv_element_bytes=2)
+    cost = step_cost(graph, formats(graph), rows=[RowShape(start=9, tokens=1)], kv_format=KvFormat.F16)
     # q 64, k 32, v 32, o 64, gate 96, up 96, down 96, head 64; scores and values of 10 positions, 2 heads of 4
     assert cost.flops == 2 * 544 + 2 * 2 * 10 * 8
     # one row of the embedding, the layers, the norms, and the embedding again as head
@@ -99,7 +102,7 @@ def test_a_prompt_chunk_reads_each_position_once_and_looks_at_a_triangle() -> No
     row = RowShape(start=3, tokens=5, outputs=0)
     assert row.attended() == 30
     graph = llama()
-    cost = step_cost(graph, formats(graph), rows=[row], kv_element_bytes=4)
+    cost = step_cost(graph, formats(graph), rows=[row], kv_format=KvFormat.F32)
     assert cost.flops == 2 * 5 * 480 + 2 * 2 * 30 * 8
     assert cost.weight_bytes == 4 * (5 * 8 + 480 + 16)
     assert cost.kv_read_bytes == 8 * 2 * 4 * 4
@@ -108,8 +111,8 @@ def test_a_prompt_chunk_reads_each_position_once_and_looks_at_a_triangle() -> No
 
 def test_rows_share_the_weights_but_not_the_kv() -> None:
     graph = llama()
-    one = step_cost(graph, formats(graph), rows=[RowShape(start=9, tokens=1)], kv_element_bytes=2)
-    four = step_cost(graph, formats(graph), rows=[RowShape(start=9, tokens=1)] * 4, kv_element_bytes=2)
+    one = step_cost(graph, formats(graph), rows=[RowShape(start=9, tokens=1)], kv_format=KvFormat.F16)
+    four = step_cost(graph, formats(graph), rows=[RowShape(start=9, tokens=1)] * 4, kv_format=KvFormat.F16)
     assert four.flops == 4 * one.flops
     assert four.kv_read_bytes == 4 * one.kv_read_bytes
     assert four.weight_bytes == one.weight_bytes + 3 * 8 * 4  # three more rows of the embedding
@@ -119,7 +122,7 @@ def test_rows_share_the_weights_but_not_the_kv() -> None:
 def test_activations_of_a_decode_step() -> None:
     """Plain graph, in floats: each node's inputs and output."""
     graph = llama()
-    cost = step_cost(graph, formats(graph), rows=[RowShape(start=0, tokens=1)], kv_element_bytes=2)
+    cost = step_cost(graph, formats(graph), rows=[RowShape(start=0, tokens=1)], kv_format=KvFormat.F16)
     embed, norms, select, head = 8, 3 * 16, 16, 16
     qkv, ropes, attention, output = (8 + 8) + (8 + 4) + (8 + 4), 16 + 8, 8 + 4 + 4 + 8, 16
     mlp, adds = (8 + 12) + (8 + 12) + (12 + 12 + 12) + (12 + 8), 2 * 24
@@ -181,7 +184,7 @@ def test_each_group_is_read_as_far_as_its_window() -> None:
     )
     mixed = replace(graph, nodes=nodes, kv_groups=(replace(group, layers=1), local))
     plain, cost = (
-        step_cost(each, formats(graph), rows=[RowShape(start=9, tokens=1)], kv_element_bytes=2)
+        step_cost(each, formats(graph), rows=[RowShape(start=9, tokens=1)], kv_format=KvFormat.F16)
         for each in (graph, mixed)
     )
     assert cost.kv_read_bytes == (10 + 4) * 2 * 4 * 2
@@ -199,7 +202,7 @@ def test_a_mixture_computes_with_the_chosen_experts_and_reads_those_touched() ->
     assert weight_bytes(graph, formats(graph)) == 4 * (64 + 3 * 8 + 192 + 40 + 5 * 288)
 
     def cost(tokens: int) -> StepCost:
-        return step_cost(graph, formats(graph), rows=[RowShape(start=0, tokens=tokens)], kv_element_bytes=2)
+        return step_cost(graph, formats(graph), rows=[RowShape(start=0, tokens=tokens)], kv_format=KvFormat.F16)
 
     dense = 192 + 40 + 64
     assert cost(1).flops == 2 * (dense + 2 * 288) + 2 * 2 * 8
@@ -216,7 +219,7 @@ def test_sinks_and_the_biases_of_experts_are_weights() -> None:
     beside = 24 + 2 + 5
     assert weight_bytes(biased, formats(biased)) - weight_bytes(mixture, formats(mixture)) == 4 * (beside + 5 * 32)
     rows = [RowShape(start=0, tokens=1)]
-    without, cost = (step_cost(g, formats(g), rows=rows, kv_element_bytes=2) for g in (mixture, biased))
+    without, cost = (step_cost(g, formats(g), rows=rows, kv_format=KvFormat.F16) for g in (mixture, biased))
     assert cost.weight_bytes - without.weight_bytes == 4 * (beside + 2 * 32)
 
 
@@ -243,7 +246,7 @@ def test_an_encoder_looks_at_every_position_and_reads_one_row_of_types() -> None
         )
     )
     row = RowShape(start=0, tokens=10)
-    cost = step_cost(graph, formats(graph), rows=[row], kv_element_bytes=2)
+    cost = step_cost(graph, formats(graph), rows=[row], kv_format=KvFormat.F16)
     assert cost.flops == 3 * (10 * 2 * 8192 + 2 * 2 * 100 * 32)
     layer = 8192 + (4 * 32 + 64 + 32) + 2 * 2 * 32  # weights, biases, norms
     looked_up = (10 + 10 + 1) * 32  # words, positions, types

@@ -20,6 +20,7 @@ from tidemill.bench.work import Work
 from tidemill.core.config import EngineConfig
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Graph, Rows
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.passes.cost import RowShape, node_costs
 from tidemill.models.shape import read_shape
 
@@ -92,7 +93,7 @@ def fitted(graph: Graph, formats: Mapping[str, WeightFormat], seconds: Mapping[W
 
 def _head_share(graph: Graph, formats: Mapping[str, WeightFormat]) -> float:
     """The output head's part of the weights that a step of one token reads."""
-    costs = node_costs(graph, formats, rows=[RowShape(start=0, tokens=1)], kv_element_bytes=2)
+    costs = node_costs(graph, formats, rows=[RowShape(start=0, tokens=1)], kv_format=KvFormat.F16)
     total = sum(cost.weight_bytes for cost in costs)
     return (
         sum(c.weight_bytes for node, c in zip(graph.nodes, costs, strict=True) if node.out.rows is Rows.OUTPUTS) / total

@@ -23,6 +23,7 @@ from tidemill.core.config import ExecutorConfig
 from tidemill.core.errors import ConfigError
 from tidemill.graph.formats import WeightFormat
 from tidemill.graph.graph import Attention, Graph
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.passes.cost import RowShape, node_costs
 
 __all__ = [
@@ -125,7 +126,7 @@ def attention_flops(graph: Graph, formats: Mapping[str, WeightFormat], row: RowS
 
 def _attention_flops(graph: Graph, formats: Mapping[str, WeightFormat]) -> tuple[tuple[int | None, int], ...]:
     """(window, operations per pair of a token and a position it looks at), over all layers with that window."""
-    costs = node_costs(graph, formats, rows=[RowShape(start=0, tokens=1)], kv_element_bytes=2)
+    costs = node_costs(graph, formats, rows=[RowShape(start=0, tokens=1)], kv_format=KvFormat.F16)
     found: Counter[int | None] = Counter()
     for node, cost in zip(graph.nodes, costs, strict=True):
         if isinstance(node, Attention):

@@ -23,6 +23,7 @@ from tidemill.executors.protocol import KvPoolSpec
 from tidemill.executors.roof import Roof, measure_roof
 from tidemill.graph.formats import WeightTensor
 from tidemill.graph.graph import Graph
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.lora import Adapter, AdapterNumber
 from tidemill.graph.weight_source import WeightSource
 
@@ -31,6 +32,8 @@ __all__ = ["NativeExecutor"]
 _log = logging.getLogger(__name__)
 
 ISA_VARIABLE = "TIDEMILL_ISA"
+_KV_FORMATS = {KvFormat.F16: 0, KvFormat.F32: 1, KvFormat.Q8_0: 2, KvFormat.Q4_0: 3}
+"""Numbers shared with csrc/kernels/attention.h, KvFormat."""
 
 
 class NativeExecutor:
@@ -67,15 +70,15 @@ class NativeExecutor:
         self._packed = PackedWeights(self._machine, _cache(config, self._machine.threads, weights))
         lowered = lower(self._machine, graph, weights, config.numerics, self._packed, adapters=adapters)
         self._targets = lowered.targets
-        element = 2 if config.resolved_kv_format == "f16" else 4
-        self._stages = StageTable(graph, weights, lowered.instructions, element)
+        self._kv_format = KvFormat(config.resolved_kv_format)
+        self._stages = StageTable(graph, weights, lowered.instructions, self._kv_format)
 
     @property
     def description(self) -> str:
         threads = self._machine.threads
         return (
             f"native: {self._machine.isa}, {self._config.numerics} numerics, "
-            f"KV {self._config.resolved_kv_format}, {self._config.attention} attention, "
+            f"KV {self._kv_format}, {self._config.attention} attention, "
             f"{threads} thread{'' if threads == 1 else 's'}"
         )
 
@@ -102,13 +105,13 @@ class NativeExecutor:
     def progress(self) -> int:
         return self._machine.progress
 
-    def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
+    def allocate_kv(self, pools: Sequence[KvPoolSpec], kv_format: KvFormat | None = None) -> None:
         if [spec.group for spec in pools] != list(self._groups):
             raise ValueError(f"pools for {[spec.group for spec in pools]}, but the KV groups are {list(self._groups)}")
-        half = self._config.resolved_kv_format == "f16"
+        number = _KV_FORMATS[kv_format or self._kv_format]
         for index, spec in enumerate(pools):
             try:
-                self._machine.allocate_kv(index, spec.num_blocks, spec.block_size, half)
+                self._machine.allocate_kv(index, spec.num_blocks, spec.block_size, number)
             except MemoryError:
                 raise DoesNotFit(
                     f"{spec.num_blocks} KV blocks of {spec.block_size} tokens do not fit into memory; lower kv_memory",

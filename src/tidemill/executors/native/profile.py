@@ -8,6 +8,7 @@ from tidemill.core.step import KindTime, StepPlan
 from tidemill.executors.native.lowering import Lowered
 from tidemill.graph.formats import WeightTensor
 from tidemill.graph.graph import Attention, Graph
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.passes.cost import RowShape, node_costs
 from tidemill.graph.passes.kinds import KV_WRITE, NORM, PREPARE, SAMPLER, WAITING, kind_of
 from tidemill.graph.weight_source import formats_of
@@ -19,17 +20,17 @@ class StageTable:
     """The stages of one program (csrc/executor/profile.h), by name."""
 
     def __init__(
-        self, graph: Graph, weights: Mapping[str, WeightTensor], lowered: Sequence[Lowered], kv_element_bytes: int
+        self, graph: Graph, weights: Mapping[str, WeightTensor], lowered: Sequence[Lowered], kv_format: KvFormat
     ) -> None:
         self._graph = graph
         self._formats = formats_of(weights, (spec.name for spec in graph.weights))
         self._lowered = tuple(lowered)
-        self._kv_element_bytes = kv_element_bytes
+        self._kv_format = kv_format
 
     def times(self, plan: StepPlan, stages: Sequence[tuple[float, float]]) -> tuple[KindTime, ...]:
         """The step by kind, in the order in which kinds first run. ``stages``: seconds worked and waited of each."""
         rows = [RowShape(start=row.start, tokens=len(row.tokens), outputs=row.num_outputs) for row in plan.rows]
-        costs = node_costs(self._graph, self._formats, rows=rows, kv_element_bytes=self._kv_element_bytes)
+        costs = node_costs(self._graph, self._formats, rows=rows, kv_format=self._kv_format)
         count = len(self._lowered)
         table = _Sums()
         table.add(PREPARE, stages[2 * count][0])

@@ -47,6 +47,7 @@ from tidemill.graph.graph import (
     ValueId,
     inputs,
 )
+from tidemill.graph.kv_format import KvFormat
 from tidemill.graph.lora import Adapter, AdapterNumber, adapter_targets
 
 __all__ = ["ReferenceExecutor"]
@@ -65,14 +66,14 @@ class ReferenceExecutor:
         weights: Mapping[str, WeightTensor],
         *,
         numerics: Literal["fast", "exact"] = "exact",
-        kv_format: Literal["f16", "f32"] = "f32",
+        kv_format: Literal["f16", "f32", "q8_0", "q4_0"] = "f32",
         attention: Literal["tiled", "materialized"] = "tiled",
         adapters: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._graph = graph
         self._numerics = numerics
-        self._kv_format = kv_format
+        self._kv_format = KvFormat(kv_format)
         self._attention_mode = attention
         self._clock = clock or SystemClock()
         self._tensors = {spec.name: _fitting(weights, spec) for spec in graph.weights}
@@ -100,11 +101,12 @@ class ReferenceExecutor:
     def progress(self) -> int:
         return self._nodes_computed
 
-    def allocate_kv(self, pools: Sequence[KvPoolSpec]) -> None:
+    def allocate_kv(self, pools: Sequence[KvPoolSpec], kv_format: KvFormat | None = None) -> None:
         names = [group.name for group in self._graph.kv_groups]
         if [spec.group for spec in pools] != names:
             raise ValueError(f"pools for {[spec.group for spec in pools]}, but the graph's KV groups are {names}")
-        self._pools = {spec.group: KvPool(self._graph.group(spec.group), spec, self._kv_format) for spec in pools}
+        format_ = kv_format or self._kv_format
+        self._pools = {spec.group: KvPool(self._graph.group(spec.group), spec, format_) for spec in pools}
 
     def add_adapter(self, number: AdapterNumber, adapter: Adapter) -> None:
         self._idle()

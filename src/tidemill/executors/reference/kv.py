@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tidemill.executors.protocol import KvPoolSpec
+from tidemill.executors.reference.kv_rows import decode_heads, encode_heads
 from tidemill.executors.reference.linear import Floats
 from tidemill.graph.graph import KvGroup
+from tidemill.graph.kv_format import KvFormat
 
 __all__ = ["KvPool"]
-
-_DTYPES: dict[str, type[np.floating[Any]]] = {"f16": np.float16, "f32": np.float32}
 
 
 class KvPool:
     """K and V of all layers of a group, rounded to the KV format when written and read as rounded."""
 
-    def __init__(self, group: KvGroup, spec: KvPoolSpec, kv_format: str) -> None:
+    def __init__(self, group: KvGroup, spec: KvPoolSpec, kv_format: KvFormat) -> None:
         self.spec = spec
-        # A block is one contiguous piece with all its layers: [block, layer, K or V, slot, KV head, dimension].
-        shape = (spec.num_blocks, group.layers, 2, spec.block_size, group.kv_heads, group.head_dim)
-        self._blocks: npt.NDArray[np.floating[Any]] = np.zeros(shape, _DTYPES[kv_format])
+        self._format = kv_format
+        self._head_dim = group.head_dim
+        # A block is one contiguous piece with all its layers: [block, layer, K or V, slot, KV head, bytes of a head].
+        head = kv_format.head_bytes(group.head_dim)
+        self._blocks = np.zeros((spec.num_blocks, group.layers, 2, spec.block_size, group.kv_heads, head), np.uint8)
 
     def write(self, layer: int, table: Sequence[int], start: int, k: Floats, v: Floats) -> None:
         """Put k and v [tokens, KV heads, dimension] at positions start, start + 1, ..."""
         blocks, slots = self._places(table, start, start + len(k))
-        with np.errstate(over="ignore"):  # beyond float16 becomes infinite, as in the native executor
-            self._blocks[blocks, layer, 0, slots] = k.astype(np.float32)
-            self._blocks[blocks, layer, 1, slots] = v.astype(np.float32)
+        for half, values in enumerate((k, v)):
+            self._blocks[blocks, layer, half, slots] = encode_heads(values.astype(np.float32), self._format)
 
     def read(self, layer: int, table: Sequence[int], begin: int, end: int) -> tuple[Floats, Floats]:
         """K and V of positions begin .. end - 1, each [end - begin, KV heads, dimension]."""
         blocks, slots = self._places(table, begin, end)
-        k, v = (self._blocks[blocks, layer, half, slots].astype(np.float64) for half in (0, 1))
+        k, v = (self._values(self._blocks[blocks, layer, half, slots]) for half in (0, 1))
         return k, v
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -53,7 +53,10 @@ class KvPool:
         expected = len(blocks) * self._blocks[0].nbytes
         if len(data) != expected:
             raise ValueError(f"{len(data)} bytes for {len(blocks)} blocks of {self._blocks[0].nbytes}")
-        self._blocks[list(blocks)] = np.frombuffer(data, self._blocks.dtype).reshape(-1, *self._blocks.shape[1:])
+        self._blocks[list(blocks)] = np.frombuffer(data, np.uint8).reshape(-1, *self._blocks.shape[1:])
+
+    def _values(self, data: npt.NDArray[np.uint8]) -> Floats:
+        return decode_heads(data, self._format, self._head_dim).astype(np.float64)
 
     def _places(
         self, table: Sequence[int], begin: int, end: int

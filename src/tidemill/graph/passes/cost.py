@@ -24,6 +24,7 @@ from tidemill.graph.graph import (
     Value,
     inputs,
 )
+from tidemill.graph.kv_format import KvFormat
 
 __all__ = [
     "RowShape",
@@ -84,15 +85,15 @@ class StepCost:
 
 
 def step_cost(
-    graph: Graph, formats: Mapping[str, WeightFormat], *, rows: Sequence[RowShape], kv_element_bytes: int
+    graph: Graph, formats: Mapping[str, WeightFormat], *, rows: Sequence[RowShape], kv_format: KvFormat
 ) -> StepCost:
     """The cost of a step with these rows. ``formats`` gives the storage format of each weight of the graph."""
-    nodes = node_costs(graph, formats, rows=rows, kv_element_bytes=kv_element_bytes)
+    nodes = node_costs(graph, formats, rows=rows, kv_format=kv_format)
     return StepCost(**{item.name: sum(getattr(cost, item.name) for cost in nodes) for item in fields(StepCost)})
 
 
 def node_costs(
-    graph: Graph, formats: Mapping[str, WeightFormat], *, rows: Sequence[RowShape], kv_element_bytes: int
+    graph: Graph, formats: Mapping[str, WeightFormat], *, rows: Sequence[RowShape], kv_format: KvFormat
 ) -> tuple[StepCost, ...]:
     """The same node by node, in the graph's order: each layer's KV counts at the node that attends to it."""
     counts = {Rows.TOKENS: sum(row.tokens for row in rows), Rows.OUTPUTS: sum(row.outputs for row in rows)}
@@ -100,17 +101,17 @@ def node_costs(
         StepCost(
             flops=_flops(graph, node, counts, rows),
             weight_bytes=_weight_traffic(graph, node, formats, counts),
-            kv_read_bytes=_kv_positions(graph, node, rows) * _kv_bytes(node, kv_element_bytes),
-            kv_write_bytes=counts[Rows.TOKENS] * _kv_bytes(node, kv_element_bytes),
+            kv_read_bytes=_kv_positions(graph, node, rows) * _kv_bytes(node, kv_format),
+            kv_write_bytes=counts[Rows.TOKENS] * _kv_bytes(node, kv_format),
             activation_bytes=sum(_bytes(value, counts) for value in (*inputs(node), node.out)),
         )
         for node in graph.nodes
     )
 
 
-def kv_bytes_per_token(graph: Graph, element_bytes: int) -> int:
-    """KV bytes of one token: per group 2 (K and V) x layers x KV heads x head size x element size."""
-    return sum(group.bytes_per_token(element_bytes) for group in graph.kv_groups)
+def kv_bytes_per_token(graph: Graph, kv_format: KvFormat) -> int:
+    """KV bytes of one token over all groups."""
+    return sum(group.bytes_per_token(kv_format) for group in graph.kv_groups)
 
 
 def weight_bytes(graph: Graph, formats: Mapping[str, WeightFormat]) -> int:
@@ -157,9 +158,9 @@ def _kv_positions(graph: Graph, node: Node, rows: Sequence[RowShape]) -> int:
     return sum(row.positions_read(window) for row in rows)
 
 
-def _kv_bytes(node: Node, element_bytes: int) -> int:
+def _kv_bytes(node: Node, kv_format: KvFormat) -> int:
     """K and V of one position in one layer."""
-    return 2 * node.kv_heads * node.head_dim * element_bytes if isinstance(node, Attention) else 0
+    return 2 * node.kv_heads * kv_format.head_bytes(node.head_dim) if isinstance(node, Attention) else 0
 
 
 def _weight_traffic(graph: Graph, node: Node, formats: Mapping[str, WeightFormat], counts: Mapping[Rows, int]) -> int:
