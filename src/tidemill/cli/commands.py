@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "cache": "Packed weights kept between starts: list, clear.",
     "keys": "API keys of the server: add, list, revoke.",
     "bench": "Measure servers, and how fast this machine runs a model.",
+    "gateway": "Route requests over several engines.",
     "simulate": "Compare routing policies on modelled replicas.",
     "trace": "Look at recorded load, convert it, and make more of it.",
 }

@@ -1,4 +1,4 @@
-"""HTTP/1.1 POST for a ruler: what comes is handed over in the callback that reads the socket, so that its time is
+"""HTTP/1.1 for those who ask: what comes is handed over in the callback that reads the socket, so that its time is
 taken there, and a stream costs no task switch per chunk. Thousands of streams fit in one process.
 
 It follows no redirects, uses no proxies and decodes no compression (none is asked for).
@@ -45,8 +45,16 @@ class Receiver(Protocol):
 class HttpClient:
     """Requests to one server, over as many connections as there are open requests."""
 
-    def __init__(self, url: str, *, connect: Connect | None = None, clock: Clock | None = None) -> None:
-        """``connect``: another way to the server than the URL's, such as a Unix socket. Raises ConfigError."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect: Connect | None = None,
+        clock: Clock | None = None,
+        connect_seconds: float | None = None,
+    ) -> None:
+        """``connect``: another way to the server than the URL's, such as a Unix socket. ``connect_seconds``: how long a
+        connection may take to be made. Raises ConfigError."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"url must be like http://host:8000/v1, not {url!r}", param="url")
@@ -64,6 +72,7 @@ class HttpClient:
         self._port = port or (443 if self._secure else 80)
         self._connect = connect or self._connect_tcp
         self._clock = clock or SystemClock()
+        self._connect_seconds = connect_seconds
         self._address: tuple[str, int] | None = None
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
@@ -74,19 +83,22 @@ class HttpClient:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join((*lines, "", "")).encode("latin-1") + body
 
-    async def exchange(self, request: bytes, receiver: Receiver) -> None:
-        """Send a request and return at the end of its answer, or once the receiver hung up.
+    async def exchange(
+        self, request: bytes, receiver: Receiver, *, began: Callable[[asyncio.Transport], None] | None = None
+    ) -> None:
+        """Send a request and return at the end of its answer, or once the receiver hung up. ``began`` is told of the
+        connection before the request is sent, so that reading from it can be paused.
 
         Raises OSError if there is no connection, and Broken if it ends before the answer does.
         """
         connection = self._take()
         if connection is not None:
             try:
-                await self._on(connection, request, receiver)
+                await self._on(connection, request, receiver, began)
                 return
             except _Unanswered:  # the server closed it while it was idle; the request was not begun
                 pass
-        await self._on(await self._new(), request, receiver)
+        await self._on(await self._new(), request, receiver, began)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -96,8 +108,16 @@ class HttpClient:
         self._idle.clear()
         await asyncio.sleep(0)
 
-    async def _on(self, connection: _Connection, request: bytes, receiver: Receiver) -> None:
+    async def _on(
+        self,
+        connection: _Connection,
+        request: bytes,
+        receiver: Receiver,
+        began: Callable[[asyncio.Transport], None] | None,
+    ) -> None:
         try:
+            if began is not None:
+                began(connection.transport)
             if await connection.exchange(request, receiver):
                 connection.idle_since = self._clock.now()
                 self._idle.append(connection)
@@ -121,7 +141,8 @@ class HttpClient:
         return None
 
     async def _new(self) -> _Connection:
-        _, connection = await self._connect(_Connection)
+        async with asyncio.timeout(self._connect_seconds):
+            _, connection = await self._connect(_Connection)
         assert isinstance(connection, _Connection)
         self._open.add(connection)
         return connection
@@ -159,6 +180,12 @@ class _Connection(asyncio.Protocol):
         self._headed = False
         self._used = False
         """An exchange before this one went well."""
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """What it is made of, once it is made."""
+        assert self._transport is not None
+        return self._transport
 
     @property
     def usable(self) -> bool:

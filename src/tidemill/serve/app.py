@@ -60,7 +60,7 @@ from tidemill.serve.schemas import Incoming, chat_request, completion_request
 from tidemill.serve.text_schemas import detokenize_request, template_request, tokenize_request
 from tidemill.serve.tracing import Tracing
 
-__all__ = ["ENDPOINTS", "Lifetime", "make_app"]
+__all__ = ["ENDPOINTS", "Lifetime", "make_app", "not_routed"]
 
 ENDPOINTS: Final = {
     "/": "this list; for browsers a page with a chat and a view of the engine",
@@ -152,7 +152,7 @@ def make_app(
     app = Starlette(
         routes=routes.table(),
         middleware=[Middleware(Cors, live=live), door],
-        exception_handlers={HTTPException: _not_routed},
+        exception_handlers={HTTPException: not_routed},
         lifespan=_lifespan(lifetime),
     )
     app.router.redirect_slashes = False  # a redirected POST would lose its body with some clients
@@ -384,7 +384,7 @@ class _Routes:
         )
 
 
-async def _not_routed(request: Request, error: Exception) -> Response:
+async def not_routed(request: Request, error: Exception) -> Response:
     """Starlette's own refusals in the one shape of errors."""
     assert isinstance(error, HTTPException)
     place = request.url.path[:200]

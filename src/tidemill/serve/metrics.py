@@ -35,14 +35,19 @@ class PrometheusMetrics:
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self) -> None:
+    def __init__(self, specs: Sequence[MetricSpec] = METRICS) -> None:
+        """``specs``: the metrics of the page; those of engines come by ``watch``."""
         # A time for every series says nothing and doubles the page.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry(auto_describe=False)
         of_engine = {*ENGINE_METRICS.values(), *ROUTER_METRICS.values()}
-        own = [spec for spec in METRICS if spec not in of_engine]
+        own = [spec for spec in specs if spec not in of_engine]
         self._families = {spec.name: _family(spec, self._registry) for spec in own}
         ProcessCollector(registry=self._registry)
+
+    def also(self, collector: Collector) -> None:
+        """Show on the page what a collector says at the time of a scrape."""
+        self._registry.register(collector)
 
     def watch(self, stats: Callable[[], EngineStats], *, model: str) -> None:
         """Show an engine's latest snapshot on the page; once per engine. ``model``: its name in the API."""

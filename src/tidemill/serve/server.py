@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import ConfigError
@@ -34,7 +35,7 @@ from tidemill.serve.protocol import BoundedHttp, room_for_connections
 from tidemill.serve.reload import Reloader
 from tidemill.serve.tracing import Tracing, open_tracing
 
-__all__ = ["Example", "HttpServer", "ready_line", "run"]
+__all__ = ["DrainingServer", "Example", "HttpServer", "ready_line", "run"]
 
 Example = Literal["chat", "completion", "embedding"]
 
@@ -107,41 +108,31 @@ def ready_line(host: str, port: int, model: str, config: ServerConfig, *, exampl
     )
 
 
-class HttpServer(uvicorn.Server):
-    """uvicorn with our way of stopping."""
+class DrainingServer(uvicorn.Server):
+    """uvicorn with our way of stopping. Which application is served says ``make``."""
 
     def __init__(
         self,
         config: ServerConfig,
-        backend: Backend,
         *,
-        engine: TokenEngine | None,
-        metrics: PrometheusMetrics | None,
-        lifetime: Lifetime | None,
-        reloader: Reloader | None = None,
-        tracing: Tracing | None = None,
+        make: Callable[[DrainingServer], ASGIApp],
+        lifetime: Lifetime | None = None,
+        reload: Callable[[], object] | None = None,
+        now: Callable[[], ServerConfig] | None = None,
     ) -> None:
-        self._reloader = reloader
+        """``lifetime`` is started before the server listens. ``reload``: reads the settings again, or raises
+        ConfigError; None: there is nothing to read. ``now``: the settings of now, where they may change."""
+        self._reload = reload
+        self._now = now or (lambda: config)
         self.drain = Drain()
         self.on_started: Callable[[], None] = lambda: None
-        self._config = config
         self._lifetime = _Once(lifetime)
         self._starting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._signalled = False
-        app = make_app(
-            backend,
-            config,
-            engine=engine,
-            metrics=metrics,
-            drain=self.drain,
-            stop=self.stop_within,
-            reloader=reloader,
-            tracing=tracing,
-        )
         super().__init__(
             uvicorn.Config(
-                app,
+                make(self),
                 loop="uvloop",
                 http=BoundedHttp,
                 ws="none",
@@ -189,7 +180,7 @@ class HttpServer(uvicorn.Server):
             return
         loop = asyncio.get_running_loop()
         handlers = dict.fromkeys(_SIGNALS, self.stop)
-        if self._reloader is not None:  # else a terminal that closes ends the server, as it does other programs
+        if self._reload is not None:  # else a terminal that closes ends the server, as it does other programs
             handlers[signal.SIGHUP] = self.reload
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
@@ -199,15 +190,11 @@ class HttpServer(uvicorn.Server):
             for number in handlers:
                 loop.remove_signal_handler(number)
 
-    @property
-    def _settings(self) -> ServerConfig:
-        return self._config if self._reloader is None else self._reloader.live.now
-
     def reload(self) -> None:
         """Read the settings again; the log says what came of it."""
-        assert self._reloader is not None, "there is nothing to read"
+        assert self._reload is not None, "there is nothing to read"
         with suppress(ConfigError):
-            self._reloader.reload()
+            self._reload()
 
     def stop(self) -> None:
         """First call: drain, then end. Second call: end now. To be called on the loop."""
@@ -223,7 +210,7 @@ class HttpServer(uvicorn.Server):
     def stop_within(self, seconds: float | None) -> float:
         """Drain, then end; what runs has ``seconds`` (None: drain_seconds), which are returned. Called again, the last
         word counts. To be called on the loop."""
-        seconds = self._settings.drain_seconds if seconds is None else seconds
+        seconds = self._now().drain_seconds if seconds is None else seconds
         self.drain.begin()
         if self._stopping is not None:
             self._stopping.cancel()
@@ -241,6 +228,38 @@ class HttpServer(uvicorn.Server):
             self.drain.cut()
             await self.drain.idle(_CUT_SECONDS)
         self.should_exit = True
+
+
+class HttpServer(DrainingServer):
+    """The server of one engine."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        backend: Backend,
+        *,
+        engine: TokenEngine | None,
+        metrics: PrometheusMetrics | None,
+        lifetime: Lifetime | None,
+        reloader: Reloader | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        super().__init__(
+            config,
+            make=lambda server: make_app(
+                backend,
+                config,
+                engine=engine,
+                metrics=metrics,
+                drain=server.drain,
+                stop=server.stop_within,
+                reloader=reloader,
+                tracing=tracing,
+            ),
+            lifetime=lifetime,
+            reload=None if reloader is None else reloader.reload,
+            now=None if reloader is None else lambda: reloader.live.now,
+        )
 
 
 class _Once:

@@ -19,6 +19,8 @@ class Gauges:
     """Part of the KV blocks that requests hold, 0 to 1; blocks that are only kept for later count as free."""
     kv_tokens: int | None = None
     """Tokens that the KV cache has room for."""
+    started: float | None = None
+    """When its process began, on a clock of its own: another value is another process."""
 
     def fresh(self, now: float, within: float) -> bool:
         """Whether it still says something about now."""

@@ -133,7 +133,10 @@ class Replica:
     # --- what it says
 
     def read(self, gauges: Gauges) -> None:
-        """Take up a reading of its gauges."""
+        """Take up a reading of its gauges. One of another process than the last means that it was started anew."""
+        before = None if self.gauges is None else self.gauges.started
+        if before is not None and gauges.started is not None and gauges.started != before:
+            self.restarted()
         self.gauges = gauges
         self._since_gauges = 0
 

@@ -1,0 +1,207 @@
+"""The gateway's settings, as they are in a YAML (or JSON) file. A name that does not exist is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidemill.core.config import ServerConfig
+from tidemill.core.errors import ConfigError
+from tidemill.core.settings import server_config
+from tidemill.gateway.routing.policies import DEFAULT_POLICY, POLICIES
+
+__all__ = ["EngineName", "GatewayConfig", "ReplicaConfig", "read_config"]
+
+EngineName = Literal["tidemill", "vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp", "openai"]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ReplicaConfig(_Section):
+    """One server to route to."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._-]+$")]
+    """For people, metrics and headers; no two are the same."""
+    url: str
+    """Of its API, as http://host:8000/v1."""
+    engine: EngineName = "openai"
+    """What it is: tidemill, vllm, sglang, tgi, tensorrt-llm, llama.cpp; openai: any server with that API, of which no
+    gauges are read."""
+    models: tuple[str, ...] = ()
+    """Models it serves; none: it is asked (/v1/models)."""
+    api_key_env: str | None = None
+    """Environment variable with the key that it wants. The caller's own key never goes on to a replica."""
+    weight: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """Its share, for the policies that look at weights."""
+    labels: Mapping[str, str] = {}
+    """Shown in /admin/replicas."""
+    drain: bool = False
+    """It gets nothing new."""
+
+
+class BreakerConfig(_Section):
+    """When a replica that fails is left alone."""
+
+    window_seconds: Seconds = 30.0
+    """Outcomes count for so long."""
+    failures: Annotated[int, Field(ge=1)] = 5
+    """Fewer in the window open nothing."""
+    failure_share: Share = 0.5
+    """Part of the outcomes that have to be failures."""
+    slow_seconds: Seconds = 60.0
+    """A first token that takes longer is a failure."""
+    open_seconds: Seconds = 5.0
+    """How long it is left alone the first time."""
+    longest_open_seconds: Seconds = 60.0
+    """What that doubles up to."""
+    calm_seconds: Seconds = 60.0
+    """Without opening for so long, the next opening is a first one."""
+
+
+class RetryConfig(_Section):
+    """Trying elsewhere, before anything has been shown."""
+
+    attempts: Annotated[int, Field(ge=1, le=10)] = 3
+    """For one request, the first included."""
+    share: Share = 0.2
+    """Retries per request, over all."""
+    least_per_second: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """Retries that there may be besides."""
+
+
+class TimeoutConfig(_Section):
+    """How long each thing may take."""
+
+    connect_seconds: Seconds = 2.0
+    """A connection to a replica."""
+    first_token_seconds: Seconds = 300.0
+    """From sending a request to something to show."""
+    silence_seconds: Seconds = 60.0
+    """Between two pieces of an answer."""
+    request_seconds: Seconds = 3600.0
+    """A whole request; a caller's X-Request-Timeout may be shorter."""
+
+
+class ProbeConfig(_Section):
+    """Looking at replicas."""
+
+    interval_seconds: Seconds = 2.0
+    """Between two looks at health and gauges."""
+    timeout_seconds: Seconds = 2.0
+    """For one of them."""
+    failures: Annotated[int, Field(ge=1)] = 2
+    """In a row, for a replica to be taken for down."""
+    stale_seconds: Seconds = 10.0
+    """Gauges that are older say nothing."""
+    panic_share: Share = 0.5
+    """Where fewer of the replicas seem well than this part, all are used: then it is the looking that is broken."""
+
+
+class GatewayConfig(_Section):
+    """Everything."""
+
+    server: Mapping[str, Any] = {}
+    """Settings of the door, as `tidemill serve` has them: host, port (8080), api_keys, keys_file, tls_certificate..."""
+    policy: str = DEFAULT_POLICY
+    """Who gets a request: predicted-seconds, prefix-aware, kv-aware, least-load, power-of-two, weighted, round-robin,
+    random."""
+    session_affinity: bool = False
+    """Requests with one X-Session-Id, or one prompt_cache_key, go to one replica while it is not busy."""
+    shed_seconds: Seconds = 120.0
+    """Where the shortest queue is longer than this, a request is refused with 429; at half of it, one whose priority is
+    above 0."""
+    decisions: Annotated[int, Field(ge=0, le=10**6)] = 10_000
+    """How many are kept for `tidemill gateway explain`."""
+    replicas: Annotated[tuple[ReplicaConfig, ...], Field(min_length=1)]
+    """The servers to route to."""
+    breaker: BreakerConfig = BreakerConfig()
+    retries: RetryConfig = RetryConfig()
+    timeouts: TimeoutConfig = TimeoutConfig()
+    probes: ProbeConfig = ProbeConfig()
+
+    @property
+    def door(self) -> ServerConfig:
+        """The settings of the door, checked. Raises ConfigError."""
+        return server_config({"port": 8080, **self.server})
+
+
+def read_config(path: Path) -> GatewayConfig:
+    """Read and check a file. Raises ConfigError, one line with file, field and fix."""
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}", param="config") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not YAML: {error}", param="config") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: must be a table with replicas in it", param="config")
+    try:
+        config = GatewayConfig.model_validate(value)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_first(error)}", param="config") from None
+    for problem in _problems(config):
+        raise ConfigError(f"{path}: {problem}", param="config")
+    try:
+        _ = config.door
+    except ConfigError as error:
+        raise ConfigError(f"{path}: server: {error.message}", param=error.param) from error
+    return config
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong, by its place in the file."""
+    found = error.errors()[0]
+    place = ".".join(map(str, found["loc"]))
+    if found["type"] == "extra_forbidden":
+        name, owner = str(found["loc"][-1]), _owner(found["loc"][:-1])
+        near = get_close_matches(name, owner.model_fields, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(owner.model_fields)}"
+        return f"there is no setting {place}; {hint}"
+    return f"{place}: {found['msg'].lower()}, not {found['input']!r:.80}"
+
+
+def _owner(place: tuple[int | str, ...]) -> type[BaseModel]:
+    """The section that a place in the file belongs to."""
+    known: dict[int | str, type[BaseModel]] = {
+        "replicas": ReplicaConfig,
+        "breaker": BreakerConfig,
+        "retries": RetryConfig,
+        "timeouts": TimeoutConfig,
+        "probes": ProbeConfig,
+    }
+    return known.get(place[0], GatewayConfig) if place else GatewayConfig
+
+
+def _problems(config: GatewayConfig) -> Iterator[str]:
+    """What is wrong though every field by itself is right."""
+    if config.policy not in POLICIES:
+        yield f"policy: must be one of {', '.join(POLICIES)}, not {config.policy!r}"
+    seen: set[str] = set()
+    for place, replica in enumerate(config.replicas):
+        where = f"replicas.{place}"
+        if replica.name in seen:
+            yield f"{where}.name: {replica.name} is there twice"
+        seen.add(replica.name)
+        parts = urlsplit(replica.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            yield f"{where}.url: must be like http://host:8000/v1, not {replica.url!r}"
+        if parts.username or parts.password:
+            yield f"{where}.url: must have no password in it; use api_key_env"
+    if (found := config.breaker).longest_open_seconds < found.open_seconds:
+        yield "breaker.longest_open_seconds: must not be below breaker.open_seconds"
+    unknown = set(config.server) - {item.name for item in fields(ServerConfig)}
+    for name in sorted(unknown):
+        near = get_close_matches(name, [item.name for item in fields(ServerConfig)], n=1)
+        hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists them"
+        yield f"there is no setting server.{name}; {hint}"

@@ -1,0 +1,35 @@
+"""The engines that are known, each by the exact names of its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidemill.gateway.engines import pages
+from tidemill.gateway.routing.gauges import Gauges
+
+__all__ = ["ADAPTERS", "Adapter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """One kind of engine. Paths are seen from its root, not from its ``/v1``."""
+
+    health: str
+    """200 there: it can take work."""
+    metrics: str | None = None
+    """Where its gauges are; None: nowhere."""
+    gauges: Callable[[str, float], Gauges] = pages.nothing
+    """Reads that page: its text, and the time of now."""
+
+
+ADAPTERS: Final[Mapping[str, Adapter]] = {
+    "tidemill": Adapter(health="/ready", metrics="/metrics", gauges=pages.vllm),
+    "vllm": Adapter(health="/health", metrics="/metrics", gauges=pages.vllm),
+    "sglang": Adapter(health="/health", metrics="/metrics", gauges=pages.sglang),
+    "tgi": Adapter(health="/health", metrics="/metrics", gauges=pages.tgi),
+    "tensorrt-llm": Adapter(health="/health", metrics="/metrics", gauges=pages.tensorrt_llm),
+    "llama.cpp": Adapter(health="/health", metrics="/metrics", gauges=pages.llama_cpp),
+    "openai": Adapter(health="/v1/models"),
+}

@@ -1,0 +1,415 @@
+"""One request to whichever replica answers it, as an ASGI response.
+
+    choose -> send -> hold back until something is visible -> pass on untouched
+       ^                │
+       └── failed ──────┘   as long as nothing has been shown, attempts and the retry budget last
+
+After the first visible byte there is no other replica: a second answer glued to the first is worse than an end. The
+caller then gets one error event and the end marker. A caller who hangs up ends the request at the replica at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import DeadlineExceeded, Draining, TidemillError, Unavailable
+from tidemill.core.metrics import Recorder
+from tidemill.gateway.config import GatewayConfig
+from tidemill.gateway.decisions import Decision
+from tidemill.gateway.metrics import ADDED_SECONDS, ATTEMPTS, FIRST_TOKEN_SECONDS, REFUSED
+from tidemill.gateway.protection.breaker import Permit
+from tidemill.gateway.proxy.asked import Asked
+from tidemill.gateway.proxy.inflow import Inflow
+from tidemill.gateway.proxy.stream_watch import StreamWatch, error_ending, form_of
+from tidemill.gateway.router import Router
+from tidemill.gateway.routing.flight import Flight
+from tidemill.gateway.routing.work import Work
+from tidemill.gateway.upstream import Upstream
+from tidemill.serve.answer import CallerGone
+from tidemill.serve.deadline import HEADER as DEADLINE_HEADER
+from tidemill.serve.deadline import Deadline
+from tidemill.serve.drain import Drain
+
+__all__ = ["ADDED_HEADER", "REPLICA_HEADER", "Forward"]
+
+ADDED_HEADER: Final = b"x-tidemill-added-ms"
+"""Milliseconds that the gateway itself took."""
+REPLICA_HEADER: Final = b"x-tidemill-replica"
+_HOP: Final = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "host", "content-length", "expect", "accept-encoding"),
+        *("authorization", "x-api-key", "cookie", "x-request-id", "x-request-timeout"),
+    )
+)
+"""Headers that are of one hop, or the gateway's own to say, or the caller's secret."""
+_MOST_BODY: Final = 64 * 2**20
+"""Bytes of an answer that is not a stream."""
+_MOST_HELD: Final = 2**20
+"""Bytes of a stream that are held back while nothing in them is known to be visible."""
+_NEUTRAL: Final = frozenset({501, 504})
+"""Statuses of 500 and more that say nothing against a replica: what it does not have, and the caller's own deadline."""
+_PAUSE_SECONDS: Final = 1.0
+"""For a replica that is full and does not say when it will not be."""
+
+
+@dataclass(slots=True)
+class _Failed:
+    """An attempt of which nothing has been shown."""
+
+    why: str
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    """What the replica said, where it said something."""
+
+
+class Forward:
+    """An ASGI response that runs a request."""
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        body: bytes,
+        headers: Iterable[tuple[bytes, bytes]],
+        asked: Asked,
+        work: Work,
+        request_id: str,
+        router: Router,
+        config: GatewayConfig,
+        decision: Decision,
+        drain: Drain,
+        recorder: Recorder,
+        clock: Clock,
+        began: float,
+        deadline: Deadline,
+        stall_seconds: float,
+    ) -> None:
+        self._path = path
+        self._body = body
+        self._headers = [(name, value) for name, value in headers if name.decode("latin-1") not in _HOP]
+        self._asked = asked
+        self._work = work
+        self._id = request_id
+        self._router = router
+        self._config = config
+        self._decision = decision
+        self._drain = drain
+        self._recorder = recorder
+        self._clock = clock
+        self._began = began
+        self._deadline = deadline
+        self._stall = stall_seconds
+        self._form = form_of(path)
+        self._started = False
+        """Something has been shown."""
+        self._streaming = False
+        self._finished = False
+        """The last byte has been sent."""
+        self._own_seconds = 0.0
+        """That the gateway itself took so far."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        with self._drain.answer():
+            work = asyncio.create_task(self._run(send))
+            gone = asyncio.create_task(_hang_up(receive))
+            cutoff = asyncio.create_task(self._drain.cutoff.wait())
+            try:
+                await asyncio.wait(
+                    (work, gone, cutoff), timeout=self._deadline.left(), return_when=asyncio.FIRST_COMPLETED
+                )
+                if work.done():
+                    work.result()
+                    return
+                if gone.done():
+                    self._decision.outcome = "the caller hung up"
+                    raise CallerGone
+                late = "the request's time is over" if not cutoff.done() else ""
+                await _ended(work)
+                await self._cut(
+                    DeadlineExceeded(late) if late else Draining("the gateway is stopping"),
+                    send,
+                )
+            finally:
+                await _ended(work, gone, cutoff)
+
+    async def _cut(self, error: TidemillError, send: Send) -> None:
+        """End an answer that may have begun."""
+        self._decision.outcome = error.message
+        if not self._started:
+            raise error
+        if self._streaming and not self._finished:
+            await self._end_stream(send, error_ending(error, self._form))
+
+    async def _run(self, send: Send) -> None:
+        """Attempts, until one has shown something or none is left."""
+        self._router.budget.request()
+        tried: list[str] = []
+        failed: _Failed | None = None
+        while len(tried) < self._config.retries.attempts:
+            if tried and not self._router.budget.retry():
+                self._recorder.add(REFUSED)
+                break
+            try:
+                upstream, choice, barred = self._router.choose(self._work, tried=tried, priority=self._asked.urgency)
+            except TidemillError as error:
+                if failed is None:
+                    self._decision.outcome = error.message
+                    raise
+                break
+            permit = upstream.breaker(self._work.model).enter()
+            assert permit is not None, "the router has looked"
+            record: dict[str, object] = {
+                "replica": upstream.name,
+                "reason": choice.reason,
+                "scores": {one.replica: {"total": round(one.total, 6), **one.parts} for one in choice.scores},
+                "not": dict(barred),
+            }
+            self._decision.attempts.append(record)
+            with permit, upstream.flight(self._work) as flight:
+                failed = await self._attempt(upstream, permit, flight, send)
+            record["outcome"] = "answered" if failed is None else failed.why
+            if failed is None:
+                return
+            tried.append(upstream.name)
+        assert failed is not None
+        await self._give_up(failed, tried, send)
+
+    async def _attempt(self, upstream: Upstream, permit: Permit, flight: Flight, send: Send) -> _Failed | None:
+        """None: an answer has been given, whole or with its end said."""
+        inflow = Inflow()
+        sent = self._clock.now()
+        self._own_seconds += sent - self._began
+        inflow.start(upstream.client, self._request(upstream))
+        failed: _Failed | None = _Failed("cancelled")
+        try:
+            failed = await self._answer(upstream, permit, flight, inflow, send)
+        except TimeoutError:
+            self._judge(upstream, permit, well=False)
+            failed = _Failed(f"{upstream.name} had nothing to show within {self._patience:g} s")
+        except OSError as error:
+            self._judge(upstream, permit, well=False)
+            failed = _Failed(f"{upstream.name}: {str(error) or type(error).__name__}")
+        finally:
+            outcome = "answered" if failed is None else "cancelled" if failed.why == "cancelled" else "failed"
+            self._recorder.add(ATTEMPTS, replica=upstream.name, outcome=outcome)
+            await inflow.close()
+            self._began = self._clock.now()  # of the next attempt's own time
+        return failed
+
+    @property
+    def _patience(self) -> float:
+        return self._config.timeouts.first_token_seconds
+
+    async def _answer(
+        self, upstream: Upstream, permit: Permit, flight: Flight, inflow: Inflow, send: Send
+    ) -> _Failed | None:
+        """Wait for something to show, and show it. Raises TimeoutError and OSError while nothing has been shown."""
+        async with asyncio.timeout(self._patience):
+            await inflow.begun()
+            if inflow.status >= 400:
+                return await self._refused(upstream, permit, inflow, await inflow.whole(_MOST_BODY), send)
+            if not inflow.headers.get("content-type", "").lower().startswith("text/event-stream"):
+                body = await inflow.whole(_MOST_BODY)
+                watch = None
+            else:
+                watch, held, arrived = await self._shown(inflow)
+        if watch is None:
+            self._judge(upstream, permit, well=True)
+            flight.first()
+            flight.done(*_usage(body))
+            await self._whole(upstream, inflow, body, send)
+            return None
+        if not watch.visible and len(held) <= _MOST_HELD:
+            self._judge(upstream, permit, well=False)
+            said = f"began with an error: {watch.error}" if watch.error else "gave an empty answer"
+            return _Failed(f"{upstream.name} {said}")
+        flight.first()
+        took = arrived - flight.at
+        self._recorder.observe(FIRST_TOKEN_SECONDS, took, replica=upstream.name)
+        self._own_seconds += self._clock.now() - arrived
+        await self._start(send, inflow.status, [*_kept(inflow.headers), *self._own(upstream)])
+        self._streaming = True
+        problem = await self._pass_on(inflow, watch, held, send)
+        self._judge(upstream, permit, well=problem is None and took <= self._config.breaker.slow_seconds)
+        self._decision.outcome = problem or "answered"
+        if problem is None:
+            flight.done(watch.output_tokens, watch.cached_tokens)
+        return None
+
+    async def _shown(self, inflow: Inflow) -> tuple[StreamWatch, bytes, float]:
+        """A stream up to the first thing that can be seen, what came until then, and when the last of it came."""
+        watch, held, arrived = StreamWatch(self._form), b"", self._clock.now()
+        while not watch.visible and watch.error is None and len(held) <= _MOST_HELD:
+            piece = await inflow.next()
+            arrived = self._clock.now()
+            if not piece:
+                break
+            held += watch.feed(piece)
+        return watch, held, arrived
+
+    async def _pass_on(self, inflow: Inflow, watch: StreamWatch, held: bytes, send: Send) -> str | None:
+        """The rest of a stream that has begun to be shown; why it broke, or None. The caller gets an end anyhow."""
+        problem: str | None = None
+        passed = held
+        try:
+            while True:
+                if passed:
+                    await self._send_body(send, passed)
+                if watch.error is not None:
+                    break
+                async with asyncio.timeout(self._config.timeouts.silence_seconds):
+                    piece = await inflow.next()
+                if not piece:
+                    break
+                passed = watch.feed(piece)
+        except TimeoutError:
+            problem = f"nothing came for {self._config.timeouts.silence_seconds:g} s"
+        except OSError as error:
+            problem = f"the connection broke: {str(error) or type(error).__name__}"
+        if watch.error is not None:
+            await self._end_stream(send, watch.ending)
+            return f"the replica sent an error: {watch.error}"
+        if watch.complete:  # all is there, whatever became of the connection then
+            await self._end_stream(send, watch.ending)
+            return None
+        problem = problem or "the answer ended before it was complete"
+        broken = Unavailable(f"the answer broke off at the replica: {problem}")
+        await self._end_stream(send, error_ending(broken, self._form))
+        return problem
+
+    async def _refused(
+        self, upstream: Upstream, permit: Permit, inflow: Inflow, body: bytes, send: Send
+    ) -> _Failed | None:
+        """A status of 400 or more: the caller's fault goes to the caller, the replica's is tried elsewhere."""
+        status = inflow.status
+        if status in (429, 503) and (after := _seconds(inflow.headers.get("retry-after"))) is not None:
+            upstream.breaker(self._work.model).pause(min(after, 60.0))
+        elif status == 429:
+            upstream.breaker(self._work.model).pause(_PAUSE_SECONDS)
+        if status >= 500 and status not in _NEUTRAL:
+            self._judge(upstream, permit, well=False)
+        if status == 429 or (status >= 500 and status not in _NEUTRAL):
+            return _Failed(f"{upstream.name} says {status}", status, inflow.headers, body)
+        self._decision.outcome = f"{status}"
+        await self._whole(upstream, inflow, body, send)
+        return None
+
+    async def _give_up(self, failed: _Failed, tried: list[str], send: Send) -> None:
+        """The last failure is the answer: as the replica said it, or in our words where it said nothing."""
+        self._decision.outcome = failed.why
+        if not failed.status:
+            names = ", ".join(tried)
+            raise Unavailable(f"no replica answered (tried {names}): {failed.why}")
+        headers = [*_kept(failed.headers), (b"content-length", str(len(failed.body)).encode())]
+        if "retry-after" not in failed.headers:
+            headers.append((b"retry-after", b"1"))
+        await self._start(send, failed.status, headers)
+        await send({"type": "http.response.body", "body": failed.body})
+
+    def _judge(self, upstream: Upstream, permit: Permit, *, well: bool) -> None:
+        if well:
+            permit.success()
+        else:
+            permit.failure()
+        self._router.outliers.saw(upstream.name, well=well)
+
+    # --- to the replica
+
+    def _request(self, upstream: Upstream) -> bytes:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers}
+        headers |= upstream.headers
+        headers["x-request-id"] = self._id
+        left = self._deadline.left()
+        if left is not None:
+            headers[DEADLINE_HEADER] = f"{max(0.001, left):.3f}"
+        return upstream.client.request(self._path.removeprefix("/v1"), headers, self._body)
+
+    # --- to the caller
+
+    async def _whole(self, upstream: Upstream, inflow: Inflow, body: bytes, send: Send) -> None:
+        if self._decision.outcome == "under way":
+            self._decision.outcome = "answered"
+        headers = [*_kept(inflow.headers), *self._own(upstream), (b"content-length", str(len(body)).encode())]
+        await self._start(send, inflow.status, headers)
+        await self._send_body(send, body, more=False)
+
+    def _own(self, upstream: Upstream) -> list[tuple[bytes, bytes]]:
+        self._recorder.observe(ADDED_SECONDS, self._own_seconds)
+        return [
+            (REPLICA_HEADER, upstream.name.encode()),
+            (ADDED_HEADER, f"{1000 * self._own_seconds:.3f}".encode()),
+        ]
+
+    async def _start(self, send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self._started = True
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _send_body(self, send: Send, data: bytes, *, more: bool = True) -> None:
+        """Send some; a caller who takes none of it for too long is taken to be gone."""
+        self._finished = not more
+        try:
+            async with asyncio.timeout(self._stall):
+                await send({"type": "http.response.body", "body": data, "more_body": more})
+        except TimeoutError as error:
+            raise CallerGone from error
+
+    async def _end_stream(self, send: Send, data: bytes) -> None:
+        await self._send_body(send, data, more=False)
+
+
+def _kept(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Of a replica's headers, those that are not of one hop."""
+    return [
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, value in headers.items()
+        if name not in _HOP and name not in ("date", "server")
+    ]
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int | None = None
+    prompt_tokens_details: dict[str, object] | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+def _usage(body: bytes) -> tuple[int | None, int | None]:
+    """(tokens of the answer, cached tokens of its prompt) as a whole answer tells."""
+    try:
+        usage = msgspec.json.decode(body, type=_Answer).usage
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        usage = None
+    if usage is None:
+        return None, None
+    cached = (usage.prompt_tokens_details or {}).get("cached_tokens")
+    return usage.completion_tokens, cached if isinstance(cached, int) else None
+
+
+def _seconds(text: str | None) -> float | None:
+    """Of a Retry-After header; dates are not read."""
+    return float(text) if text and text.strip().isdecimal() else None
+
+
+async def _hang_up(receive: Receive) -> None:
+    """Return when the connection is gone. The body has been read, so nothing else can arrive."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _ended(*tasks: asyncio.Task[object]) -> None:
+    for task in tasks:
+        if not task.done():
+            task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

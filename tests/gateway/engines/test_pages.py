@@ -1,0 +1,91 @@
+"""Metrics pages by their exact names, written here as the engines' documentation has them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tidemill.core.tokens import EngineStats
+from tidemill.gateway.engines import pages
+from tidemill.gateway.engines.adapter import ADAPTERS
+from tidemill.gateway.routing.gauges import Gauges
+from tidemill.serve.metrics import PrometheusMetrics
+
+VLLM = """# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 4.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="1000",swap_space="4"} 1.0
+process_start_time_seconds 1.7e+09
+"""
+SGLANG = """# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{model_name="m"} 7.0
+sglang:num_queue_reqs{model_name="m"} 2.0
+sglang:token_usage{model_name="m"} 0.28
+sglang:max_total_num_tokens{model_name="m"} 131072.0
+"""
+TGI = """# TYPE tgi_queue_size gauge
+tgi_queue_size 5
+# TYPE tgi_batch_current_size gauge
+tgi_batch_current_size 9
+tgi_batch_current_max_tokens 4000
+"""
+LLAMA_CPP = """# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 1
+llamacpp:requests_deferred 3
+llamacpp:kv_cache_usage_ratio 0.5
+"""
+TENSORRT_LLM = json.dumps(
+    [
+        {"iter": 1, "numActiveRequests": 9},
+        {
+            "iter": 2,
+            "numActiveRequests": 6,
+            "numQueuedRequests": 1,
+            "kvCacheStats": {"usedNumBlocks": 30, "freeNumBlocks": 70, "maxNumBlocks": 100, "tokensPerBlock": 32},
+        },
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("engine", "page", "expected"),
+    [
+        ("vllm", VLLM, Gauges(at=9, running=5, waiting=4, kv_used=0.5, kv_tokens=16000, started=1.7e9)),
+        (
+            "vllm",
+            VLLM.replace("kv_cache_usage_perc", "gpu_cache_usage_perc"),
+            Gauges(at=9, running=5, waiting=4, kv_used=0.5, kv_tokens=16000, started=1.7e9),
+        ),
+        ("sglang", SGLANG, Gauges(at=9, running=7, waiting=2, kv_used=0.28, kv_tokens=131072)),
+        ("tgi", TGI, Gauges(at=9, running=9, waiting=5)),
+        ("llama.cpp", LLAMA_CPP, Gauges(at=9, running=1, waiting=3, kv_used=0.5)),
+        ("tensorrt-llm", TENSORRT_LLM, Gauges(at=9, running=6, waiting=1, kv_used=0.3, kv_tokens=3200)),
+        ("tensorrt-llm", "[]", Gauges(at=9, running=0, waiting=0)),
+    ],
+)
+def test_gauges_are_read_by_their_names(engine: str, page: str, expected: Gauges) -> None:
+    assert ADAPTERS[engine].gauges(page, 9.0) == expected
+
+
+@pytest.mark.parametrize("engine", ADAPTERS)
+@pytest.mark.parametrize(
+    "page", ["", "<html>", '{"a": 1}', "vllm:num_requests_running{x", "[3]", "vllm:kv_cache_usage_perc nan"]
+)
+def test_what_a_page_does_not_say_is_not_known(engine: str, page: str) -> None:
+    assert ADAPTERS[engine].gauges(page, 9.0) == Gauges(at=9.0)
+
+
+def test_the_page_of_our_own_engine_is_read() -> None:
+    metrics = PrometheusMetrics()
+    metrics.watch(
+        lambda: EngineStats(running=3, waiting=2, kv_blocks_total=10, kv_blocks_held=4, kv_block_size=16), model="m"
+    )
+    found = pages.vllm(metrics.page().decode(), 9.0)
+    assert (found.running, found.waiting) == (3, 2)
+    assert found.kv_used is not None
+    assert found.started is not None
