@@ -10,7 +10,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from http.client import responses
-from typing import Any
+from typing import Any, cast
 
 import httptools
 
@@ -86,8 +86,7 @@ class _Connection(asyncio.Protocol):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by type
         self._server._connections.add(self)
         self._server.connections += 1
 
