@@ -3,9 +3,9 @@
     python benchmarks/kv_formats.py kl    --model M.gguf            mean KL to f16 around 10, 100 and 1,000 tokens
     python benchmarks/kv_formats.py speed --model M.gguf            tokens per second of single decoding steps
 
-The distance is KL(f16 || format) in nats over all positions within a fifth of each place, in pieces of a text (by default
-the pages in docs/), with exact numerics, so that nothing else is rounded. Speeds are those of Rig (tidemill bench step),
-the formats in alternation; the figure is the median of the rounds' medians. The last line is JSON.
+The distance is KL(f16 || format) in nats over all positions within a fifth of each place, in pieces of a text (by
+default the pages in docs/), with exact numerics, so that nothing else is rounded. Speeds are those of Rig (tidemill
+bench step), the formats in alternation; the figure is the median of the rounds' medians. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
