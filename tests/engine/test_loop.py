@@ -137,6 +137,17 @@ def test_an_end_token_ends_and_is_counted_but_not_shown() -> None:
     assert by_user[-1].stop_token == fifth
 
 
+def test_whichever_end_token_comes_first_ends() -> None:
+    free = tokens(run(make_loop(end_token_ids=()), request("a", 30, max_tokens=50))["a", 0])
+    ends = (free[9], free[4], free[7])
+    assert not {*ends} & {*free[:4]}
+    for by_model, by_user in ((ends, ()), (ends[:1], ends[1:]), ((), ends)):
+        asked = request("a", 30, max_tokens=50, stop_token_ids=by_user)
+        answer = run(make_loop(end_token_ids=by_model), asked)["a", 0]
+        assert tokens(answer) == free[:4]
+        assert (answer[-1].finish_reason, answer[-1].stop_token) == (FinishReason.STOP, free[4])
+
+
 def test_ignore_eos_disables_the_models_end_tokens_and_not_the_users() -> None:
     free = tokens(run(make_loop(end_token_ids=()), request("a", 30, max_tokens=50))["a", 0])
     loop = make_loop(end_token_ids=(free[4],))

@@ -99,6 +99,24 @@ async def test_a_full_queue_is_429(http):
     assert answer.headers["retry-after"] == "1"
 
 
+async def test_each_of_many_requests_to_a_queue_of_ten_is_answered(http):
+    """At once where there is no room, with when to come again; and those that are let in get their answers."""
+    async with http(list(b"ok"), max_requests=10) as served:
+        served.engine.open.clear()
+        asked = [asyncio.create_task(served.complete(stream=place % 2 == 0)) for place in range(300)]
+        await served.engine.until(lambda: sum(task.done() for task in asked) == 290)
+        served.engine.open.set()
+        answers = await asyncio.gather(*asked)
+        assert served.engine.active == served.drain.active == 0
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(refused) == 290
+    assert all(answer.json()["error"]["code"] == "overloaded" for answer in refused)
+    assert all(1 <= int(answer.headers["retry-after"]) <= 30 for answer in refused)
+    served_texts = [answer.text for answer in answers if answer.status_code == 200]
+    assert len(served_texts) == 10
+    assert all('"finish_reason":"stop"' in text for text in served_texts)
+
+
 async def test_the_metrics_page(http):
     async with http(list(b"abc")) as served:
         await served.chat(n=2)

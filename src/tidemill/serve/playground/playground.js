@@ -226,8 +226,8 @@ function draw(now) {
   show("cached", now.kv.cached);
   show("free", now.kv.free);
   show("kvsize", now.kv.blocks + " × " + now.kv.block_size + " tokens");
-  const notes = ["Slots unused in held blocks: " + Math.round(100 * now.kv.fragmentation) + " %", "preemptions:\u00a0" + now.preemptions,
-    "engine restarts:\u00a0" + now.restarts, "Tidemill " + now.version];
+  const notes = ["Slots unused: " + Math.round(100 * now.kv.fragmentation) + " %", "preemptions:\u00a0" + now.preemptions,
+    "engine restarts:\u00a0" + now.restarts, "Tidemill\u00a0" + now.version];
   show("notes", notes.join("\u00a0· ")); // a line may end with a dot and does not begin with one
   byId("map").setAttribute("aria-label", `KV blocks: ${now.kv.held} held, ${now.kv.cached} cached, ${now.kv.free} free`);
   graph();
