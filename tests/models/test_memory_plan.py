@@ -44,8 +44,8 @@ SEQUENCE = 16 * BLOCK
 """256 tokens."""
 
 
-def shape() -> ModelShape:
-    graph = build_graph(Fields(CONFIG, "tiny"))
+def shape(**changes: int) -> ModelShape:
+    graph = build_graph(Fields({**CONFIG, **changes}, "tiny"))
     formats = {spec.name: WeightFormat.F32 for spec in graph.weights}
     return ModelShape(name="tiny", graph=graph, formats=formats, max_position=256)
 
@@ -113,6 +113,24 @@ def test_a_length_that_was_asked_for_is_refused_with_one_that_fits() -> None:
 def test_with_f32_the_smaller_kv_format_is_named_as_well() -> None:
     with pytest.raises(DoesNotFit, match="or kv_format to f16"):
         plan(floor() + 7 * BLOCK, max_model_len=200, kv_format="f32")
+
+
+def test_the_next_kv_format_is_named_where_it_is_smaller() -> None:
+    for head_dim, kv_format, named in ((64, "f16", "q8_0"), (64, "q8_0", "q4_0"), (64, "q4_0", ""), (8, "f16", "")):
+        made = shape(head_dim=head_dim)
+        least = plan_memory(made, engine_config("tiny", {"kv_format": kv_format}), 1024 * MIB)
+        room = 128 * MIB + least.packed + least.workspace + 8 * 16 * least.kv_bytes_per_token
+        with pytest.raises(DoesNotFit) as caught:
+            plan_memory(made, engine_config("tiny", {"kv_format": kv_format, "max_model_len": 200}), room)
+        assert caught.value.message.endswith(f"or kv_format to {named}" if named else "or less")
+
+
+def test_whole_numbers_take_a_scale_for_each_32_of_a_head() -> None:
+    for kv_format, group in (("q8_0", 34), ("q4_0", 18)):
+        p = plan_memory(shape(head_dim=80), engine_config("tiny", {"kv_format": kv_format}), 1024 * MIB)
+        assert p.kv_bytes_per_token == 2 * 2 * 2 * 3 * group
+        expected = f"2 (K, V) x 2 layers x 2 KV heads x 3 groups of 32 of the head size x {group} bytes = "
+        assert any(expected + f"{p.kv_bytes_per_token} bytes ({kv_format})" in line for line in p.explain())
 
 
 def test_kv_memory_is_taken_exactly() -> None:

@@ -332,14 +332,19 @@ class _Planner:
         if self._config.kv_memory is not None and need <= room:
             fix = f"set kv_memory to {need} or more, or max_model_len to {capacity} or less"
         else:
-            smaller = _SMALLER.get(self._kv_format)
-            other = f", or kv_format to {smaller}" if smaller else ""
-            fix = f"set max_model_len to {capacity} or less{other}"
+            fix = f"set max_model_len to {capacity} or less{self._smaller_format()}"
         raise DoesNotFit(
             f"max_model_len {wanted} needs {format_bytes(need)} of KV, and the pool has "
             f"{format_bytes(sizes.total_bytes(blocks))}; {fix}",
             param="max_model_len",
         )
+
+    def _smaller_format(self) -> str:
+        """A further fix: the next KV format, where that is smaller; heads of few numbers do not fill a group."""
+        smaller = _SMALLER.get(self._kv_format)
+        if smaller is None or kv_bytes_per_token(self._shape.graph, smaller) >= self._kv_token:
+            return ""
+        return f", or kv_format to {smaller}"
 
     def _no_room(self, workspace: int, block: int) -> DoesNotFit:
         """Weights and workspace alone are too much: say which of the two, and what helps."""
