@@ -42,7 +42,7 @@ async def test_the_last_word_on_the_time_counts():
     assert code == 0
 
 
-@pytest.mark.parametrize("seconds", ["-1", "x", "nan", "1e9"])
+@pytest.mark.parametrize("seconds", ["-1", "x", "nan", "1e9", "1&seconds=2"])
 async def test_times_that_cannot_be(serve, seconds):
     async with serve([]) as served:
         answer = await served.client.post(f"/drain?seconds={seconds}")

@@ -105,6 +105,27 @@ async def test_what_is_no_http_gets_an_error_body(serve):
     assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (b"content-length: -1", "content-length"),
+        (b"content-length: x", "content-length"),
+        (b"content-length: 2\r\ncontent-length: 3", "content-length"),
+        (b"content-length: 2\r\ntransfer-encoding: chunked", "transfer-encoding"),
+        (b"x-request-id: a\x01b", "header"),
+        (b"no colon", "header"),
+    ],
+)
+async def test_what_is_wrong_with_a_head_is_said(serve, lines, names):
+    async with serve([]) as served:
+        said = await _said(served.port, HEAD + lines + b"\r\n\r\n{}")
+        head, _, body = said.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400")
+        message = json.loads(body)["error"]["message"]
+        assert message.startswith("this is no HTTP request that can be read: ")
+        assert names in message.lower()  # the parser's words, which differ between its versions
+
+
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 

@@ -141,7 +141,8 @@ class Door:
         except ValueError:
             address = None
         if address is None or (self._local_only and not address.is_loopback):
-            raise Forbidden(f"the Host header names {host[:100]!r}, which is not in allowed_hosts", param="Host")
+            said = f"names {host[:100]!r}" if host else "is missing, or names nothing"
+            raise Forbidden(f"the Host header {said}, which is not in allowed_hosts", param="Host")
 
     async def _enter(self, caller: Caller, scope: Scope, receive: Receive, out: _Outgoing) -> None:
         """Let a caller in; what asks for work counts against their limits."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import sys
 from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
+from httptools import HttpParserCallbackError, HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidemill.core.errors import InvalidRequest, TidemillError, Unavailable
@@ -84,8 +86,11 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """What the parser refuses, in the one shape of errors."""
-        self._refuse(InvalidRequest(self._reason or msg))
+        """What the parser refuses, in the one shape of errors. uvicorn calls this where it has caught it."""
+        fault = sys.exc_info()[1]
+        plain = isinstance(fault, HttpParserError) and not isinstance(fault, HttpParserCallbackError)
+        said = f"this is no HTTP request that can be read: {fault}" if plain else msg
+        self._refuse(InvalidRequest(self._reason or said))
 
     def _expect_head(self) -> None:
         if self._deadline is None:

@@ -37,4 +37,7 @@ def _only(request: Request, name: str) -> str | None:
     for other in request.query_params:
         if other != name:
             raise InvalidRequest(f"there is no parameter {other[:64]!r}; there is {name}", param=other[:64])
-    return request.query_params.get(name)
+    values = request.query_params.getlist(name)
+    if len(values) > 1:
+        raise InvalidRequest(f"{name} is there {len(values)} times: send it once", param=name)
+    return values[0] if values else None
