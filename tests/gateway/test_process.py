@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -15,30 +11,11 @@ import pytest
 import yaml
 
 from tests.gateway.conftest import CHAT
+from tests.support.gateway_process import gateway_process
 from tidemill.bench.scripted.script import Script, ScriptedAnswer, Step
 from tidemill.bench.scripted.server import ScriptedServer
 
 SLOW = ScriptedAnswer(steps=(Step(role=True), Step(tokens=1), Step(after=0.5, tokens=1)))
-
-
-@contextlib.asynccontextmanager
-async def process(file: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """One that has said that it is ready, and its URL."""
-    made = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tidemill.cli", "gateway", str(file)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    assert made.stdout is not None
-    try:
-        line = (await made.stdout.readline()).decode()
-        assert line.startswith("Ready: "), line + (await made.stdout.read()).decode()
-        yield made, line.split(" behind ")[1].split("/v1")[0]
-    finally:
-        if made.returncode is None:
-            made.kill()
-        await made.communicate()
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -55,7 +32,10 @@ async def test_it_forwards_reloads_and_drains(keyed: bool, tmp_path: Path) -> No
     write(0)
     headers = {"authorization": "Bearer sk-tide"} if keyed else {}
     body = {**CHAT, "stream": True}
-    async with process(file) as (made, url), httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client:
+    async with (
+        gateway_process(file) as (made, url),
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client,
+    ):
         assert (await client.post("/v1/chat/completions", json=body)).status_code == (401 if keyed else 200)
         client.headers.update(headers)
         for number in range(3):

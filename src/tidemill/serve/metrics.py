@@ -43,6 +43,7 @@ class PrometheusMetrics:
         of_engine = {*ENGINE_METRICS.values(), *ROUTER_METRICS.values()}
         own = [spec for spec in specs if spec not in of_engine]
         self._families = {spec.name: _family(spec, self._registry) for spec in own}
+        self._children: dict[tuple[object, ...], _Family] = {}
         ProcessCollector(registry=self._registry)
 
     def also(self, collector: Collector) -> None:
@@ -55,15 +56,23 @@ class PrometheusMetrics:
 
     def add(self, spec: MetricSpec, amount: float = 1.0, **labels: str) -> None:
         """See Recorder."""
-        family = self._families[spec.name]
+        family = self._child(spec, labels)
         assert not isinstance(family, Histogram), spec.name
-        (family.labels(**labels) if labels else family).inc(amount)
+        family.inc(amount)
 
     def observe(self, spec: MetricSpec, value: float, **labels: str) -> None:
         """See Recorder."""
-        family = self._families[spec.name]
+        family = self._child(spec, labels)
         assert isinstance(family, Histogram), spec.name
-        (family.labels(**labels) if labels else family).observe(value)
+        family.observe(value)
+
+    def _child(self, spec: MetricSpec, labels: dict[str, str]) -> _Family:
+        """What the library looks up by sorting names and taking a lock, once for each set of labels."""
+        key = (spec.name, *labels.items())
+        if (found := self._children.get(key)) is None:
+            family = self._families[spec.name]
+            found = self._children[key] = family.labels(**labels) if labels else family
+        return found
 
     def distribution(self, spec: MetricSpec) -> dict[str, Any]:
         """A histogram without labels: ``counts[i]`` values were at most ``bounds[i]``; the last count is of all."""

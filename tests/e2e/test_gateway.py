@@ -1,0 +1,106 @@
+"""Two of our own servers behind the gateway, one of which is killed under load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from tests.e2e.server import Server, serving
+from tests.support.gateway_process import gateway_process
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+_SMALL = ("--threads", "1", "--max-model-len", "512", "--kv-memory", str(64 * 2**20))
+
+
+@dataclass(kw_only=True)
+class Ended:
+    """One stream as its caller saw it."""
+
+    replica: str
+    words: int
+    errors: int
+    markers: int
+    whole: bool
+
+
+async def stream(client: httpx.AsyncClient, number: int, begun: asyncio.Event) -> Ended:
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": f"{number}: count."}],
+        **{"max_tokens": 60, "ignore_eos": True, "temperature": 0, "stream": True},
+    }
+    found = Ended(replica="", words=0, errors=0, markers=0, whole=False)
+    async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        assert answer.status_code == 200, (await answer.aread()).decode()
+        found.replica = answer.headers["x-tidemill-replica"]
+        async for line in answer.aiter_lines():
+            if line == "data: [DONE]":
+                found.markers += 1
+            elif line.startswith("data: "):
+                event = json.loads(line.removeprefix("data: "))
+                found.errors += "error" in event
+                for choice in event.get("choices", ()):
+                    found.words += bool(choice["delta"].get("content"))
+                    found.whole |= choice["finish_reason"] is not None
+                if found.words > 2:
+                    begun.set()
+    return found
+
+
+def killed(server: Server) -> int:
+    """Kill a server without a word; its port."""
+    parent = psutil.Process(server.process.pid)
+    children = parent.children()
+    server.process.kill()
+    server.process.wait(20)
+    psutil.wait_procs(children, timeout=20)  # the engine ends with its server
+    return int(server.url.rsplit(":", 1)[1])
+
+
+async def test_a_server_killed_under_load_loses_nothing_that_had_shown_nothing(
+    smollm2_path: Path, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(serving(smollm2_path, tmp_path / f"log{n}", *_SMALL)) for n in range(2)]
+        file = tmp_path / "gateway.yaml"
+        replicas = [{"name": f"r{n}", "url": f"{one.url}/v1", "engine": "tidemill"} for n, one in enumerate(servers)]
+        settings = {
+            "server": {"port": 0},
+            "replicas": replicas,
+            "breaker": {"failures": 2, "open_seconds": 0.5, "longest_open_seconds": 1},
+            "retries": {"least_per_second": 100},
+            "probes": {"interval_seconds": 0.2, "failures": 1},
+        }
+        file.write_text(yaml.safe_dump(settings))
+        async with gateway_process(file) as (_, url), httpx.AsyncClient(base_url=url, timeout=120) as client:
+            events = [asyncio.Event() for _ in range(16)]
+            running = [asyncio.create_task(stream(client, n, event)) for n, event in enumerate(events)]
+            await asyncio.gather(*(event.wait() for event in events[:4]))
+            port = killed(servers[0])
+            later = [asyncio.create_task(stream(client, n, asyncio.Event())) for n in range(16, 24)]
+            ended = await asyncio.gather(*running, *later)
+            assert all(one.markers == 1 for one in ended)
+            assert all(one.whole != (one.errors == 1) and one.errors <= 1 for one in ended), "whole, or one error"
+            assert all(one.words == 0 or one.replica == "r0" for one in ended if one.errors)
+            assert all(one.whole for one in ended[16:]), "what came afterwards is answered"
+            broken = sum(one.errors for one in ended)
+            assert broken < 16
+            shown = (await client.get("/admin/replicas")).json()["replicas"]
+            assert [one["in_flight"] for one in shown] == [0, 0]
+            stack.enter_context(serving(smollm2_path, tmp_path / "log2", *_SMALL, "--port", str(port)))
+            while not (await client.get("/admin/replicas")).json()["replicas"][0]["healthy"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            seen: set[str] = set()
+            while seen != {"r0", "r1"}:  # it gets requests again, by itself
+                again = await asyncio.gather(*(stream(client, n, asyncio.Event()) for n in range(4)))
+                assert all(one.whole for one in again)
+                seen |= {one.replica for one in again}
