@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
 
-.PHONY: help setup serve test test-fast test-models test-schemas fuzz fuzz-api fuzz-headers check \
+.PHONY: help setup serve test test-fast test-models test-schemas test-clients fuzz fuzz-api fuzz-headers check \
 	check-python check-native check-aarch64 bench bench-serve bench-ablate golden golden-write soak wheel \
 	wheel-aarch64 wheel-check wheel-check-aarch64 docs clean
 
@@ -75,6 +75,16 @@ test-fast: setup ## Run the tests that take less than ten seconds each
 	@.venv-clients/bin/python -m pip --disable-pip-version-check --quiet install --no-compile \
 		-r tests/clients/requirements.txt
 	@touch $@
+
+tests/clients/node_modules/.package-lock.json: tests/clients/package-lock.json
+	@command -v node >/dev/null && command -v npm >/dev/null || { \
+		echo "node and npm are missing (Debian, Ubuntu: apt-get install nodejs npm)" >&2; exit 1; }
+	@echo "Installing the client for Node.js"
+	@cd tests/clients && npm ci --silent --no-audit --no-fund
+	@touch $@
+
+test-clients: setup .venv-clients/.installed tests/clients/node_modules/.package-lock.json ## A tour of the API by OpenAI's, Anthropic's and others' clients
+	TIDEMILL_PYTHON=$(abspath $(BIN))/python .venv-clients/bin/python -m pytest -m clients -W default tests/clients $(ARGS)
 
 fuzz-api: setup .venv-clients/.installed ## Requests made up from the served OpenAPI document (FUZZ_API_SECONDS=600)
 	TIDEMILL_PYTHON=$(abspath $(BIN))/python .venv-clients/bin/python -m tests.clients.fuzz_api --seconds $(FUZZ_API_SECONDS) $(ARGS)

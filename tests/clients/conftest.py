@@ -28,7 +28,7 @@ class Tour:
     key: str
     """Of a user without limits."""
     frugal: str
-    """Of a user who owes the tokens of the next minutes."""
+    """Of a user who owes the tokens of the next hour."""
 
     @property
     def url(self) -> str:
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tour(folder: Path) -> Iterator[Tour]:
     """The chat model, with exact numerics, so that its answers are those of transformers."""
     file = folder / "keys.jsonl"
-    key, frugal = new_key(file, "tour"), new_key(file, "frugal", "--tokens-per-minute", "300")
+    key, frugal = new_key(file, "tour"), new_key(file, "frugal", "--tokens-per-minute", "30")
     arguments = ("--keys-file", str(file), "--max-body-bytes", str(MAX_BODY), "--numerics", "exact", "--threads", "1")
     with serving(MODEL, folder / "tour.log", *arguments, key=key) as server:
         hello = {"messages": [{"role": "user", "content": "Hello"}], "ignore_eos": True}

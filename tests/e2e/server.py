@@ -41,9 +41,8 @@ class Server:
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
         lines = httpx.get(f"{self.url}/metrics", timeout=10, headers=headers).text.splitlines()
         lines = [line for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
-        values = [float(line.rsplit(" ", 1)[1]) for line in lines if label in line]
-        assert values, f"{name} is not exported"
-        return sum(values)
+        assert lines, f"{name} is not exported"
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if label in line)
 
     def resident_bytes(self) -> int:
         """Memory of server and engine together."""
@@ -105,7 +104,7 @@ def serving(model: Path, log: Path, *arguments: str, key: str = "") -> Iterator[
 
 def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     """The port the server chose, from its ready line."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while time.monotonic() < end and process.poll() is None:
         for line in log.read_text().splitlines():
             if line.startswith("Ready:"):
