@@ -127,6 +127,8 @@ _STATS: Final = record(
             {
                 **dict.fromkeys(("blocks", "held", "cached", "free", "block_size"), _COUNT),
                 "fragmentation": number(0, 1),
+                "format": text(),
+                "bytes_per_token": number(0),
             }
         ),
         "prefix": record(
