@@ -20,7 +20,10 @@ from tidemill.engine.draft_model import DraftModelProposer
 from tidemill.engine.factory import build_loop
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.proposer import Asked
+from tidemill.models.draft_plan import draft_bytes
 from tidemill.models.loading import load_model
+from tidemill.models.memory_plan import plan_memory
+from tidemill.models.shape import read_shape
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "data"
@@ -233,3 +236,14 @@ def test_its_memory_is_taken_off_that_of_the_target(monkeypatch: pytest.MonkeyPa
         blocks.append(loop.stats().kv_blocks_total)
         loop.close()
     assert blocks[1] < blocks[0]
+
+
+def test_the_plan_names_it() -> None:
+    made = config(speculate=f"draft:{GOLDEN / 'grouped_tied'}")
+    available = 2**30
+    draft = draft_bytes(made, available)
+    plan = plan_memory(read_shape(made.model), made, available, draft=draft)
+    assert plan.total == plan.packed + plan.workspace + plan.kv_bytes + draft
+    assert any("the draft model, with a KV of its own" in line for line in plan.explain())
+    assert draft_bytes(config(), available) == 0
+    assert "draft" not in "".join(plan_memory(read_shape(made.model), config(), available).explain())

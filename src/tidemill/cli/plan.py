@@ -69,6 +69,7 @@ def plan(
     """Show the memory a model needs: weights, KV cache by its formula, workspace, and how many sequences fit."""
     from tidemill.core.machine import available_memory
     from tidemill.core.settings import engine_config
+    from tidemill.models.draft_plan import draft_bytes
     from tidemill.models.memory_plan import plan_memory
     from tidemill.models.shape import read_shape
 
@@ -76,7 +77,8 @@ def plan(
     config = engine_config(model, settings)
     with explained(model):
         shape = read_shape(config.model)
-    made = plan_memory(shape, config, available_memory() if memory is None else memory)
+    available = available_memory() if memory is None else memory
+    made = plan_memory(shape, config, available, draft=draft_bytes(config, available))
     print(jsonlib.dumps(plan_dict(made)) if json else "\n".join(made.explain()))
 
 

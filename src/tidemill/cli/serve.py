@@ -65,6 +65,7 @@ def _run(config: EngineConfig, door: ServerConfig, read: Reading | None) -> int:
     """Plan, load and serve until a signal; the exit code. ``read`` gives the settings again."""
     from tidemill.core.machine import available_memory
     from tidemill.engine.client import ProcessEngine
+    from tidemill.models.draft_plan import draft_bytes
     from tidemill.models.loading import load_model, located
     from tidemill.models.memory_plan import plan_memory
     from tidemill.serve.listener import check_config
@@ -74,7 +75,8 @@ def _run(config: EngineConfig, door: ServerConfig, read: Reading | None) -> int:
     with explained(config.model.path):
         config = dataclasses.replace(config, model=located(config.model))  # a restart must not need the hub
         model = load_model(config.model)  # maps the files and reads no weight; the engine process loads them
-    print("\n".join(plan_memory(model, config, available_memory()).explain()), flush=True)
+        draft = draft_bytes(config, available_memory())
+    print("\n".join(plan_memory(model, config, available_memory(), draft=draft).explain()), flush=True)
     with ProcessEngine(config, crashes=_crash_reports(config, door)).begun() as engine:
         reloader = None if read is None else _reloader(read, as_read, door, engine)
         return _serve(model, config.model, door, engine, reloader)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tidemill.core.config import EngineConfig, ModelConfig
+from tidemill.core.config import EngineConfig
 from tidemill.core.errors import ConfigError
 from tidemill.engine.draft_model import DraftModelProposer
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from tidemill.models.model import Model
 
 __all__ = ["LoadedDraft", "load_draft"]
-
-_KV_SHARE: Final = 8
-"""The draft model's KV takes at most this part of the memory: what does not fit is computed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +53,18 @@ def load_draft(config: EngineConfig, target: Model, available: int) -> LoadedDra
     Raises ModelLoadError for files that cannot be read, DoesNotFit for what the memory cannot hold, and ConfigError for
     a model with another tokenizer than the target's, or that makes vectors.
     """
+    from tidemill.models.draft_plan import draft_config, plan_draft
     from tidemill.models.loading import load_model
-    from tidemill.models.memory_plan import plan_memory
 
     path = draft_path(config.scheduler.speculate)
     if path is None:
         return None
-    model = load_model(ModelConfig(path=path))
+    own = draft_config(config, path)
+    model = load_model(own.model)
     if model.embedding is not None:
         raise ConfigError(f"speculate: {model.name} makes vectors; a draft model writes text", param="speculate")
     _check_tokenizer(model, target)
-    own = replace(config, model=ModelConfig(path=path), kv_memory=None)
-    plan = plan_memory(model, own, available)
-    if plan.kv_bytes > available // _KV_SHARE:
-        plan = plan_memory(model, replace(own, kv_memory=available // _KV_SHARE), available)
-    return LoadedDraft(model=model, plan=plan, config=own)
+    return LoadedDraft(model=model, plan=plan_draft(model, own, available), config=own)
 
 
 def _check_tokenizer(draft: Model, target: Model) -> None:

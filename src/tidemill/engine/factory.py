@@ -59,7 +59,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     model = load_model(config.model)
     available = available_memory()
     draft = load_draft(config, model, available)
-    plan = plan_memory(model, config, available - (draft.plan.total if draft else 0))
+    plan = plan_memory(model, config, available, draft=draft.plan.total if draft else 0)
     check = _exact_answers(model, config) if config.model.quantize else None
     pools = plan.pools()
     space = kv_space(pools, model.graph.kv_groups)

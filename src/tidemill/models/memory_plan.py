@@ -81,6 +81,8 @@ class MemoryPlan:
     """What decided the pool's size: demand, cap, memory or kv_memory."""
     kv_groups: tuple[GroupPool, ...]
     """One per KV group, in the graph's order."""
+    draft: int = 0
+    """A draft model beside it: weights, workspace and KV of its own."""
     whole: bool = False
     """Sequences are computed in one step each, and end with it."""
 
@@ -97,7 +99,7 @@ class MemoryPlan:
     @property
     def total(self) -> int:
         """Everything that is planned, without the reserve."""
-        return self.packed + self.workspace + self.kv_bytes
+        return self.packed + self.workspace + self.kv_bytes + self.draft
 
     @property
     def headroom(self) -> int:
@@ -124,6 +126,11 @@ class MemoryPlan:
             f"{format_bytes(self.weights)} {f'quantised to {self.quantize}' if self.quantize else 'in the file'}",
             f"  workspace  {format_bytes(self.workspace):>10}   activations of the largest step",
             *self._kv_lines(),
+            *(
+                [f"  draft      {format_bytes(self.draft):>10}   the draft model, with a KV of its own"]
+                if self.draft
+                else []
+            ),
             f"  total      {format_bytes(self.total):>10}   of {format_bytes(self.available)} available; "
             f"{format_bytes(self.reserve)} kept free, {format_bytes(self.headroom)} spare",
             f"  KV per token: {self.kv_formula} = {self.kv_bytes_per_token} bytes ({self.kv_format})",
@@ -165,14 +172,14 @@ class MemoryPlan:
         return reasons[self.pool_limit]
 
 
-def plan_memory(model: Model | ModelShape, config: EngineConfig, available_bytes: int) -> MemoryPlan:
-    """Fit a model and its KV pool into the memory there is.
+def plan_memory(model: Model | ModelShape, config: EngineConfig, available_bytes: int, *, draft: int = 0) -> MemoryPlan:
+    """Fit a model and its KV pool into the memory there is, beside a draft model that takes ``draft`` bytes.
 
     Raises DoesNotFit, naming the setting to change and a value that fits, and ConfigError for a max_model_len above
     what the model was made for.
     """
     shape = model if isinstance(model, ModelShape) else ModelShape.of(model)
-    return _Planner(shape, config, available_bytes).plan()
+    return _Planner(shape, config, available_bytes, draft).plan()
 
 
 def reserve_bytes(available: int) -> int:
@@ -197,7 +204,8 @@ def _blocks(tokens: int, block_size: int) -> int:
 class _Planner:
     """One planning run; holds what every step of it reads."""
 
-    def __init__(self, shape: ModelShape, config: EngineConfig, available: int) -> None:
+    def __init__(self, shape: ModelShape, config: EngineConfig, available: int, draft: int) -> None:
+        self._draft = draft
         self._shape = shape
         self._config = config
         self._available = available
@@ -210,7 +218,7 @@ class _Planner:
     def plan(self) -> MemoryPlan:
         wanted = self._wanted_length()
         workspace = self._workspace(wanted)
-        room = self._available - self._reserve - self._packed - workspace
+        room = self._available - self._reserve - self._packed - workspace - self._draft
         sizes = self._sizes(wanted)
         if room < sizes.block_bytes:
             raise self._no_room(workspace, sizes.block_bytes)
@@ -219,6 +227,7 @@ class _Planner:
         return MemoryPlan(
             model=self._shape.name,
             available=self._available,
+            draft=self._draft,
             quantize=self._config.model.quantize,
             weights=self._weights,
             packed=self._packed,
@@ -349,7 +358,7 @@ class _Planner:
     def _no_room(self, workspace: int, block: int) -> DoesNotFit:
         """Weights and workspace alone are too much: say which of the two, and what helps."""
         need = self._packed + workspace + block
-        left = self._available - self._reserve
+        left = self._available - self._reserve - self._draft
         text = (
             f"{self._shape.name} needs {format_bytes(need)} ({format_bytes(self._packed)} weights, "
             f"{format_bytes(workspace)} workspace, one KV block), and {format_bytes(max(left, 0))} can be used of "

@@ -120,3 +120,14 @@ def test_a_row_is_chosen_by_its_twin() -> None:
 def test_names_without_a_row_are_refused(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         chosen([name])
+
+
+def test_a_strategy_whose_value_has_a_path_takes_the_configurations_own() -> None:
+    config = EngineConfig(model=ModelConfig(path="m"), scheduler=SchedulerConfig(speculate="draft:small.gguf"))
+    (row,) = contests(config, chosen(["draft-speculation"]))
+    assert (row.off.scheduler.speculate, row.on.scheduler.speculate) == ("off", "draft:small.gguf")
+    (row,) = contests(config, chosen(["ngram-speculation"]))
+    assert (row.off.scheduler.speculate, row.on.scheduler.speculate) == ("off", "ngram")
+    plain = EngineConfig(model=ModelConfig(path="m"))
+    with pytest.raises(ConfigError, match="draft-speculation needs to know what to compare: --speculate draft:PATH"):
+        contests(plain, chosen(["draft-speculation"]))

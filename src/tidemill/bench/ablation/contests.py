@@ -111,9 +111,19 @@ def configurations(rows: Iterable[Contest]) -> list[EngineConfig]:
 def _rows(full: EngineConfig, strategy: Strategy) -> Iterator[Contest]:
     on = without(full, [STRATEGIES[name] for name in strategy.alone])
     if strategy.on:
-        on = _with(on, strategy, _parsed(strategy, strategy.on))
+        on = _with(on, strategy, _parsed(strategy, _on_value(full, strategy)))
     for value in (strategy.baseline, *strategy.between):
         yield Contest(strategy=strategy, twin=value, off=_with(on, strategy, _parsed(strategy, value)), on=on)
+
+
+def _on_value(config: EngineConfig, strategy: Strategy) -> str:
+    """The value that is compared with the twin; one with a path is the configuration's own."""
+    kind, placeholder, _ = strategy.on.partition(":PATH")
+    own = str(getattr(_part(config, strategy), _setting(strategy).name))
+    if placeholder and not own.startswith(f"{kind}:"):
+        setting = _setting(strategy).name
+        raise ConfigError(f"{strategy.name} needs to know what to compare: --{setting} {kind}:PATH", param=setting)
+    return own if placeholder else strategy.on
 
 
 def _switched_on(config: EngineConfig, strategy: Strategy) -> EngineConfig:
