@@ -148,3 +148,21 @@ def test_nothing_is_tried_where_it_would_not_pay_even_if_all_were_right() -> Non
     gain, chosen = drive(1.0, lambda tokens: tokens**2 / 16, answers=16, steps=400)
     assert gain > 0.97
     assert sum(chosen[-16 * 380 :]) == 0
+
+
+def test_a_first_guess_that_reads_the_whole_prompt_is_not_taken_for_what_guesses_cost() -> None:
+    lengths = AdaptiveLengths(8)
+    chosen = []
+    for _ in range(3):
+        record = lengths.acceptance(KIND)
+        for step in range(40):
+            lengths.begin(1)
+            count = lengths.most(KIND, record, 8)
+            if count:
+                lengths.take(KIND, record, count)
+                lengths.drafted(KIND, count, 20.0 if step == 0 else 0.1 * count)
+                lengths.settle(KIND, record, count, count)
+            lengths.observe(1, 1 + count, memory_bound(1 + count))
+            chosen.append(count)
+    assert min(chosen) > 0
+    assert sum(chosen[-40:]) > 300

@@ -28,6 +28,7 @@ _FADING: Final = 0.85
 _PRIOR_TOKENS: Final = 3.0
 """As many tokens the usual rate counts for, with a new sequence."""
 _FIRST_RATE: Final = 0.6
+_LEAST_MEASURED: Final = 3
 _PROBE: Final = 2
 _FIRST_WAIT: Final = 16
 _LONGEST_WAIT: Final = 512
@@ -204,6 +205,8 @@ class AdaptiveLengths:
         self._costs.add(answers, tokens, seconds)
 
     def _seconds_to_draft(self, kind: str) -> float:
-        """Of one token, beside what steps take: nothing until both are measured."""
+        """Of one token, beside what steps take: nothing until both are measured, this some times. A draft model's first
+        guess for a sequence has the whole prompt in it."""
         measured: Sequence[float] = self._draft_seconds[kind]
-        return median(measured) if measured and self._costs.known(self._answers) else 0.0
+        enough = len(measured) >= _LEAST_MEASURED and self._costs.known(self._answers)
+        return median(measured) if enough else 0.0
