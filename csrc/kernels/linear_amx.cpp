@@ -1,5 +1,5 @@
-// Linear kernels for AMX with int8: blocks of 16 rows x 16 outputs. Few rows are left to the kernels for AVX-512, with
-// which everything else is shared.
+// Linear kernels for AMX with int8: blocks of 16 rows x 16 outputs. For one block or two see linear_amx_stream.h;
+// fewer rows are left to the kernels for AVX-512, with which everything else is shared.
 //
 // A tile product takes 32 k, one group: its integer sums are exact in any order, and what follows is done in floats in the
 // order of linear.h, so the bits are those of every instruction set. Converting and scaling 256 sums takes more than twice
@@ -7,6 +7,8 @@
 #include <immintrin.h>
 
 #include "kernels/linear_amx_operands.h"
+#include "kernels/linear_amx_raise.h"
+#include "kernels/linear_amx_stream.h"
 #include "kernels/linear_amx_tiles.h"
 #include "kernels/linear_avx512_store.h"
 #include "kernels/linear_impl.h"
@@ -17,7 +19,7 @@ namespace {
 
 constexpr int kAhead = 3;  // groups that are multiplied before their sums are due
 constexpr int kSlots = 4;  // groups whose sums are kept: the one that is added, and those ahead
-constexpr int kLeastRows = 32;  // fewer do not pay for expanding the weights
+constexpr int kLeastRows = 32;  // fewer do not pay for expanding the weights beforehand
 constexpr int kLeastTail = 12;   // of a block's 16 rows; fewer are multiplied faster by vectors
 constexpr std::size_t kPassBytes = std::size_t{512} << 10;  // expanded weights that stay near
 
@@ -88,11 +90,6 @@ class TileProducts {
   std::int32_t* sums_;
   std::int64_t group_ = 0;
 };
-
-// While tiles are in use the processor multiplies floats with one of its two units only, and conversions belong to that
-// one too. Adding integers does not: with kRaise added, the bits of a sum below 2^22 are those of the float kRaised + sum.
-constexpr int kRaise = 0x4b400000;
-constexpr float kRaised = 0x1.8p23f;
 
 inline __m512 raised(const std::int32_t* sums) {
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_load_si512(sums), _mm512_set1_epi32(kRaise)));
@@ -265,9 +262,37 @@ LinearOutput rows_from(LinearOutput output, std::int32_t first) {
   return output;
 }
 
+// Rows [0, rows) of some tiles, which are not expanded beforehand. False, with nothing done, where there is no memory.
+template <Layout L>
+bool stream_rows(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t rows, std::int32_t tile_begin,
+                 std::int32_t tile_end, const LinearOutput& output) {
+  const std::size_t block_bytes = kBlockRecord * static_cast<std::size_t>(x.k / kGroup);
+  const std::int32_t blocks = (rows + kTileRows - 1) / kTileRows;
+  std::uint8_t* const records = thread_scratch(block_bytes * static_cast<std::size_t>(blocks));
+  if (records == nullptr) return false;
+  for (std::int32_t b = 0; b < blocks; ++b) {
+    make_block<L>(x, b * kTileRows, records + block_bytes * static_cast<std::size_t>(b));
+  }
+  // A second block finds the tiles of the first in the cache.
+  const std::int32_t tiles = tile_end - tile_begin;
+  const std::int32_t per_pass = blocks == 1 ? tiles : tiles_per_pass(tiles, weight.tile_bytes);
+  configure_tiles();
+  for (std::int32_t begin = tile_begin; begin < tile_end; begin += per_pass) {
+    const std::int32_t end = tile_end - begin < per_pass ? tile_end : begin + per_pass;
+    for (std::int32_t b = 0; b < blocks; ++b) {
+      const std::int32_t row = b * kTileRows;
+      const std::int32_t count = rows - row < kTileRows ? rows - row : kTileRows;
+      stream_tiles<L>(weight, records + block_bytes * static_cast<std::size_t>(b), begin, end,
+                      [&](std::int32_t t, const float* acc) { store_tile<Avx512Store>(acc, row, count, t, weight.n, output); });
+    }
+  }
+  release_tiles();
+  return true;
+}
+
 // The rows that tiles multiply; the others come after them.
-std::int32_t rows_for_tiles(Layout layout, std::int32_t rows) {
-  if (rows < kLeastRows || !has_form(layout)) return 0;
+std::int32_t rows_for_tiles(const PackedMatrix& weight, std::int32_t rows) {
+  if (!has_form(weight.layout) || (rows < kLeastRows && weight.k % (2 * kGroup) != 0)) return 0;
   const std::int32_t tail = rows % kTileRows;
   return tail < kLeastTail ? rows - tail : rows;
 }
@@ -275,9 +300,12 @@ std::int32_t rows_for_tiles(Layout layout, std::int32_t rows) {
 void linear_quantized_amx(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin,
                           std::int32_t tile_end, const LinearOutput& output, int variant, ExpandedTiles* kept) {
   if (tile_begin == tile_end) return;
-  std::int32_t rows = variant > 0 ? 0 : rows_for_tiles(weight.layout, x.rows);
+  std::int32_t rows = variant > 0 ? 0 : rows_for_tiles(weight, x.rows);
   const bool done = rows > 0 && with_quantized_layout(weight.layout, [&]<Layout L>() {
-    if constexpr (has_form(L)) return multiply_rows<L>(weight, x, rows, tile_begin, tile_end, output, kept);
+    if constexpr (has_form(L)) {
+      return x.rows < kLeastRows ? stream_rows<L>(weight, x, rows, tile_begin, tile_end, output)
+                                 : multiply_rows<L>(weight, x, rows, tile_begin, tile_end, output, kept);
+    }
     return false;
   });
   if (!done) rows = 0;
