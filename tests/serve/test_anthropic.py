@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 
 import anthropic
 import pytest
 
+from tests.support.api_clients import HI, anthropic_client
 from tests.support.scripted_engine import Fault
 from tests.support.toy_text import ToyText
 from tidemill.core.config import ServerConfig
@@ -15,19 +15,9 @@ from tidemill.core.events import Event
 from tidemill.serve.anthropic_dialect import AnthropicDialect
 from tidemill.serve.anthropic_thoughts import signature
 
-HI = [{"role": "user", "content": "Hi"}]
-
-
-@asynccontextmanager
-async def client_of(served, key="x"):
-    async with anthropic.AsyncAnthropic(
-        base_url=f"http://127.0.0.1:{served.port}", api_key=key, max_retries=0
-    ) as client:
-        yield client
-
 
 async def test_a_message(serve):
-    async with serve(list(b"Tide")) as served, client_of(served) as client:
+    async with serve(list(b"Tide")) as served, anthropic_client(served) as client:
         said = await client.messages.create(
             model="toy",
             max_tokens=9,
@@ -58,7 +48,7 @@ async def test_a_message(serve):
     ],
 )
 async def test_why_a_message_ends_streamed_and_whole(serve, asked, text, reason, sequence):
-    async with serve(list(b"Tide")) as served, client_of(served) as client:
+    async with serve(list(b"Tide")) as served, anthropic_client(served) as client:
         whole = await client.messages.create(model="toy", messages=HI, **asked)
         async with client.messages.stream(model="toy", messages=HI, **asked) as stream:
             pieces = [piece async for piece in stream.text_stream]
@@ -99,7 +89,7 @@ async def test_the_events_of_a_stream_in_their_order(http):
 async def test_an_answer_that_breaks_off_ends_with_an_error_event(serve):
     async with (
         serve([111, Fault(error="it broke")]) as served,
-        client_of(served) as client,
+        anthropic_client(served) as client,
         client.messages.stream(model="toy", max_tokens=5, messages=HI) as stream,
     ):
         with pytest.raises(anthropic.APIStatusError, match="it broke"):
@@ -107,7 +97,7 @@ async def test_an_answer_that_breaks_off_ends_with_an_error_event(serve):
 
 
 async def test_tokens_are_counted_as_the_message_will_have_them(serve):
-    async with serve(list(b"ok")) as served, client_of(served) as client:
+    async with serve(list(b"ok")) as served, anthropic_client(served) as client:
         count = await client.messages.count_tokens(model="toy", system="Be brief.", messages=HI)
         said = await client.messages.create(model="toy", max_tokens=5, system="Be brief.", messages=HI)
     assert count.input_tokens == said.usage.input_tokens
@@ -116,9 +106,9 @@ async def test_tokens_are_counted_as_the_message_will_have_them(serve):
 async def test_the_key_comes_in_either_header(serve):
     config = ServerConfig(api_keys=("secret",))
     async with serve(list(b"ok"), config=config) as served:
-        async with client_of(served, "secret") as client:
+        async with anthropic_client(served, "secret") as client:
             await client.messages.create(model="toy", max_tokens=2, messages=HI)
-        async with client_of(served, "wrong") as client:
+        async with anthropic_client(served, "wrong") as client:
             with pytest.raises(anthropic.AuthenticationError, match="not known here"):
                 await client.messages.create(model="toy", max_tokens=2, messages=HI)
         body = {"model": "toy", "max_tokens": 2, "messages": HI}

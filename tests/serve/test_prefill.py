@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import anthropic
-import openai
 import pytest
 
+from tests.support.api_clients import anthropic_client, openai_client
 from tests.support.toy_text import ToyText
 from tidemill.text.answers.form import AnswerForm
 from tidemill.text.answers.reasoning import THINKING
@@ -18,7 +17,7 @@ CONTINUED = {"continue_final_message": True, "add_generation_prompt": False}
 async def test_the_answer_goes_on_where_the_last_message_ends(serve):
     async with (
         serve(list(b"o, three")) as served,
-        openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key="x", max_retries=0) as client,
+        openai_client(served) as client,
     ):
         answer = await client.chat.completions.create(model="toy", messages=TURNS, extra_body=CONTINUED)
         stream = await client.chat.completions.create(model="toy", messages=TURNS, extra_body=CONTINUED, stream=True)
@@ -88,7 +87,7 @@ async def test_fields_that_contradict_each_other_are_refused_by_name(http, route
 async def test_anthropics_last_message_of_the_assistant_is_the_beginning_of_the_answer(serve):
     async with (
         serve(list(b"o, three")) as served,
-        anthropic.AsyncAnthropic(base_url=f"http://127.0.0.1:{served.port}", api_key="x", max_retries=0) as client,
+        anthropic_client(served) as client,
     ):
         blocks = [TURNS[0], {"role": "assistant", "content": [{"type": "text", "text": "One, tw"}]}]
         empty = [TURNS[0], {"role": "assistant", "content": ""}]

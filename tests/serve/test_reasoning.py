@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-
 import anthropic
-import openai
 import pytest
 
+from tests.support.api_clients import BODIES, HI, anthropic_client, openai_client
 from tests.support.toy_text import ToyText
 from tests.support.toy_tools import TIDE, call, toy, toy_with_marks
 from tidemill.core.reasoning import ReasoningBudget
@@ -17,8 +15,6 @@ from tidemill.text.answers.reasoning import THINKING
 CHAT = "/v1/chat/completions"
 RESPONSE = "/v1/responses"
 MESSAGE = "/v1/messages"
-HI = [{"role": "user", "content": "Hi"}]
-BODIES = {CHAT: {"messages": HI}, RESPONSE: {"input": "Hi"}, MESSAGE: {"messages": HI, "max_tokens": 50}}
 OPEN, CLOSE = 258, 259
 
 
@@ -152,14 +148,6 @@ async def test_channels_have_effort_and_neither_switch_nor_budget(http):
     assert seen[0] == {"reasoning_effort": "low"}
 
 
-@asynccontextmanager
-async def anthropic_client(served):
-    async with anthropic.AsyncAnthropic(
-        base_url=f"http://127.0.0.1:{served.port}", api_key="x", max_retries=0
-    ) as client:
-        yield client
-
-
 async def test_thoughts_are_signed_and_sent_back(serve):
     """Two rounds with a tool through Anthropic's client, streamed and whole."""
     tool = {"name": "tide", "input_schema": {"type": "object"}}
@@ -220,7 +208,7 @@ async def test_reasoning_tokens_are_in_the_usage_of_each_api(serve):
     script = [OPEN, *b"abc", CLOSE, *b"ok"]
     async with (
         serve(script, text=text) as served,
-        openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key="x", max_retries=0) as client,
+        openai_client(served) as client,
     ):
         chat = await client.chat.completions.create(
             model="toy", messages=HI, tools=[TIDE], extra_body={"thinking_budget": 3}

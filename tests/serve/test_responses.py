@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 
-import openai
 import pytest
 from pydantic import BaseModel, ConfigDict
 
+from tests.support.api_clients import openai_client
 from tests.support.scripted_engine import Fault, Step
 from tests.support.toy_text import ToyText
 from tests.support.toy_tools import SCHEMA, call, toy
@@ -19,12 +18,6 @@ TIDE = {"type": "function", "name": "tide", "description": "Height.", "parameter
 WIND = {"type": "function", "name": "wind"}
 ARGUMENTS = '{"place": "Brest"}'
 PATH = "/v1/responses"
-
-
-@asynccontextmanager
-async def client_of(served):
-    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key="x", max_retries=0) as client:
-        yield client
 
 
 def outline(response):
@@ -90,7 +83,7 @@ CASES = [
 
 @pytest.mark.parametrize(("answer", "fields", "expected"), CASES)
 async def test_an_answer_streamed_and_whole(serve, answer, fields, expected):
-    async with serve(list(answer.encode()), text=toy()) as served, client_of(served) as client:
+    async with serve(list(answer.encode()), text=toy()) as served, openai_client(served) as client:
         whole, events = await whole_and_streamed(client, **fields)
     assert outline(whole) == expected
     reason = whole.incomplete_details and whole.incomplete_details.reason
@@ -148,7 +141,7 @@ async def test_the_events_of_a_stream_in_their_order(http):
 
 
 async def test_an_answer_says_what_was_asked_for(serve):
-    async with serve(list(b"ok"), text=toy()) as served, client_of(served) as client:
+    async with serve(list(b"ok"), text=toy()) as served, openai_client(served) as client:
         said = await client.responses.create(
             model="toy",
             instructions="Be brief.",
@@ -180,7 +173,7 @@ async def test_an_answer_says_what_was_asked_for(serve):
 
 
 async def test_reasoning_tokens_are_counted(serve):
-    async with serve(list(b"<think>abc</think>de"), text=toy()) as served, client_of(served) as client:
+    async with serve(list(b"<think>abc</think>de"), text=toy()) as served, openai_client(served) as client:
         whole, _ = await whole_and_streamed(client)
     assert whole.usage.output_tokens_details.reasoning_tokens == 3
 
@@ -189,7 +182,7 @@ async def test_two_rounds_with_a_tool_keep_what_the_model_thought(serve):
     answers = [f"<think>Ask.</think>See: {call()}", "It is high."]
     async with (
         serve(lambda *_: list(answers.pop(0).encode()), text=toy()) as served,
-        client_of(served) as client,
+        openai_client(served) as client,
     ):
         seen = []
         encode = served.text.encode_chat
@@ -221,7 +214,7 @@ async def test_a_loop_that_sends_back_what_the_streams_helper_gave(serve, stream
     answers = [call(), "It is high."]
     async with (
         serve(lambda *_: list(answers.pop(0).encode()), text=toy()) as served,
-        client_of(served) as client,
+        openai_client(served) as client,
     ):
         said = [{"role": "user", "content": "Hi"}]
         for _ in range(2):
@@ -247,7 +240,7 @@ class Tide(BaseModel):
 
 
 async def test_an_answer_is_parsed_into_a_model(serve):
-    async with serve(list(b'{"place": "Brest", "height": 4.2}')) as served, client_of(served) as client:
+    async with serve(list(b'{"place": "Brest", "height": 4.2}')) as served, openai_client(served) as client:
         parsed = await client.responses.parse(model="toy", input="Hi", text_format=Tide)
         async with client.responses.stream(model="toy", input="Hi", text_format=Tide) as stream:
             streamed = await stream.get_final_response()
@@ -274,7 +267,7 @@ async def test_any_json_object(http):
 
 
 async def test_log_probabilities_are_included_if_asked_for(serve):
-    async with serve(list(b"<think>a</think>bc"), text=toy()) as served, client_of(served) as client:
+    async with serve(list(b"<think>a</think>bc"), text=toy()) as served, openai_client(served) as client:
         whole, events = await whole_and_streamed(client, include=["message.output_text.logprobs"], top_logprobs=2)
         plain = await client.responses.create(model="toy", input="Hi")
     said = whole.output[1].content[0].logprobs
@@ -286,7 +279,7 @@ async def test_log_probabilities_are_included_if_asked_for(serve):
 
 
 async def test_packed_reasoning_alone_is_enough_to_send_back(serve):
-    async with serve(list(b"<think>Hm\xc3\xa9</think>a"), text=toy()) as served, client_of(served) as client:
+    async with serve(list(b"<think>Hm\xc3\xa9</think>a"), text=toy()) as served, openai_client(served) as client:
         whole, events = await whole_and_streamed(client, include=["reasoning.encrypted_content"], store=False)
         packed = whole.output[0].encrypted_content
         assert events[-1].response.output[0].encrypted_content == packed
@@ -309,7 +302,7 @@ async def test_packed_reasoning_alone_is_enough_to_send_back(serve):
     ("fault", "code"), [(Fault(error="it broke"), "internal_error"), (Fault(raises=EngineDied("gone")), "engine_died")]
 )
 async def test_an_answer_that_breaks_off_fails_once_with_what_there_was(serve, fault, code):
-    async with serve([111, 107, fault]) as served, client_of(served) as client:
+    async with serve([111, 107, fault]) as served, openai_client(served) as client:
         events = [event async for event in await client.responses.create(model="toy", input="Hi", stream=True)]
         async with client.responses.stream(model="toy", input="Hi") as stream:
             helped = [event.type async for event in stream]

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-ROUTES = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
-    "/v1/completions": {"prompt": "Hi"},
-    "/v1/responses": {"input": "Hi"},
-    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
-}
-"""The rest of a body."""
+from tests.support.api_clients import BODIES
 
 
 def ask(served, route, strategies):
-    return served.client.post(route, json={"model": "toy", "strategies": strategies, **ROUTES[route]})
+    return served.client.post(route, json={"model": "toy", "strategies": strategies, **BODIES[route]})
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", BODIES)
 @pytest.mark.parametrize(
     ("strategies", "without"),
     [
@@ -35,7 +29,7 @@ async def test_what_a_request_goes_without_reaches_the_engine(http, route, strat
         assert served.engine.requests[0].without == without
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", BODIES)
 @pytest.mark.parametrize(
     ("strategies", "param", "said"),
     [

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 
-import anthropic
-import openai
 import pytest
 
+from tests.support.api_clients import HI, anthropic_client, openai_client
 from tests.support.toy_tools import SCHEMA, TIDE, WIND, call, toy
 
 STRICT = {"type": "function", "function": {"name": "wind", "parameters": SCHEMA, "strict": True}}
-HI = [{"role": "user", "content": "Hi"}]
-
-
-@asynccontextmanager
-async def client_of(served):
-    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key="x", max_retries=0) as client:
-        yield client
 
 
 async def whole_and_streamed(client, **fields):
@@ -100,7 +91,7 @@ async def whole_and_streamed(client, **fields):
     ],
 )
 async def test_an_answer_streamed_and_whole(serve, answer, fields, expected):
-    async with serve(list(answer.encode()), text=toy()) as served, client_of(served) as client:
+    async with serve(list(answer.encode()), text=toy()) as served, openai_client(served) as client:
         for n in (1, 2):
             said, body = await whole_and_streamed(client, n=n, **fields)
             assert said == [expected] * n
@@ -115,7 +106,7 @@ async def test_two_rounds_with_a_tool(serve):
     answers = [call(), "It is high."]
     async with (
         serve(lambda *_: list(answers.pop(0).encode()), text=toy()) as served,
-        client_of(served) as client,
+        openai_client(served) as client,
     ):
         messages = [*HI]
         first = await client.chat.completions.create(model="toy", messages=messages, tools=[TIDE])
@@ -130,7 +121,7 @@ async def test_two_rounds_with_a_tool(serve):
 
 
 async def test_reasoning_that_the_template_opened_is_counted_and_has_no_log_probabilities(serve):
-    async with serve(list(b"ab\n</think>\n\ncd"), text=toy()) as served, client_of(served) as client:
+    async with serve(list(b"ab\n</think>\n\ncd"), text=toy()) as served, openai_client(served) as client:
         fields = {"logprobs": True, "extra_body": {"chat_template_kwargs": {"opening": "<think>\n"}}}
         said, body = await whole_and_streamed(client, **fields)
         chunks = [
@@ -145,7 +136,7 @@ async def test_reasoning_that_the_template_opened_is_counted_and_has_no_log_prob
 
 
 async def test_a_grammar_of_the_callers_own_is_no_reasoning(serve):
-    async with serve(list(b'{"a": 1}'), text=toy()) as served, client_of(served) as client:
+    async with serve(list(b'{"a": 1}'), text=toy()) as served, openai_client(served) as client:
         answer = await client.chat.completions.create(
             model="toy",
             messages=HI,
@@ -184,7 +175,7 @@ async def test_tools_and_a_response_format_together(serve, answer):
     """Either of the two; what is no call is content."""
     schema = {"type": "object", "properties": {"height": {"type": "integer"}}}
     wanted = {"type": "json_schema", "json_schema": {"name": "tide", "schema": schema}}
-    async with serve(list(answer.encode()), text=toy()) as served, client_of(served) as client:
+    async with serve(list(answer.encode()), text=toy()) as served, openai_client(served) as client:
         said, _ = await whole_and_streamed(client, response_format=wanted)
         required, _ = await whole_and_streamed(client, response_format=wanted, tool_choice="required")
         grammars = [request.sampling.grammar for request in served.engine.requests]
@@ -210,7 +201,7 @@ async def test_anthropics_client_with_a_tool(serve):
     answer = f"<think>Hm.</think>Let me see. {call()}"
     async with (
         serve(list(answer.encode()), text=toy()) as served,
-        anthropic.AsyncAnthropic(base_url=f"http://127.0.0.1:{served.port}", api_key="x", max_retries=0) as client,
+        anthropic_client(served) as client,
     ):
         asked = {"model": "toy", "max_tokens": 500, "messages": HI, "tools": [tool]}
         whole = await client.messages.create(**asked)
