@@ -425,3 +425,35 @@ def test_embed_gives_a_row_for_each_text() -> None:
         np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1.0, atol=1e-6)
     with LLM(GOLDEN / "qwen3", threads=1) as llm, pytest.raises(InvalidRequest, match="gives answers, no vectors"):
         llm.embed("a")
+
+
+def test_prompts_of_one_call_may_have_adapters(tmp_path: Path) -> None:
+    data = Path(__file__).parent / "golden" / "data"
+    settings = {"executor": "reference", "max_running": 4, "packed_cache": "off"}
+    with LLM(data / "grouped_tied", lora=(f"one={data / 'lora_attention'}",), max_loras=2, **settings) as llm:
+        assert llm.adapters == ("one",)
+        plain, one = (llm.generate("The tide", options(), lora=name)[0].text for name in (None, "one"))
+        llm.load_adapter("two", data / "lora_all")
+        answers = llm.generate(["The tide"] * 3, options(), lora=["two", None, "one"])
+        assert [answer.text for answer in answers[1:]] == [plain, one]
+        assert len({plain, one, answers[0].text}) == 3
+        assert "".join(piece.text for piece in llm.stream("The tide", options(), lora="one")) == one
+        llm.unload_adapter("two")
+        for lora, said in (
+            ("two", "there is no adapter 'two'; loaded: one"),
+            (["one"] * 2, "a list of 1 of them"),
+            (3, "3"),
+        ):
+            with pytest.raises(InvalidRequest, match=said):
+                llm.generate("The tide", options(), lora=lora)
+        with pytest.raises(ModelLoadError, match="there is no such folder"):
+            llm.load_adapter("three", tmp_path / "nowhere")
+        with pytest.raises(InvalidRequest, match="there is a model 'one' already"):
+            llm.load_adapter("one", data / "lora_all")
+
+
+def test_an_llm_without_adapters_takes_none(rig: Rig) -> None:
+    with pytest.raises(InvalidRequest, match="adapters are off: set max_loras"):
+        rig.llm.load_adapter("x", "y")
+    with pytest.raises(InvalidRequest, match="there is no adapter 'x'; loaded: none"):
+        rig.llm.generate("a", options(), lora="x")

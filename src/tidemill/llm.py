@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from tidemill.core.errors import InvalidRequest, Overloaded, TidemillError, Unavailable
+from tidemill.core.adapters import AdapterSource
+from tidemill.core.errors import InvalidRequest, ModelNotFound, Overloaded, TidemillError, Unavailable
 from tidemill.core.quoted import quoted
 from tidemill.core.requests import Message, Prompt
 from tidemill.core.sampling import SamplingOptions
@@ -39,11 +40,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from tidemill.engine.adapters import Adapters
+
 __all__ = ["LLM", "Choice", "Completion", "Loop", "Piece", "SamplingParams"]
 
 SamplingParams = SamplingOptions
 Sampling = SamplingOptions | Sequence[SamplingOptions] | None
 """For all prompts of a call, or one for each; None: the defaults."""
+Lora = str | None | Sequence[str | None]
+"""The adapter of all prompts of a call, or of each; None: the model itself."""
 
 
 _PATIENCE = 0.005
@@ -55,6 +60,9 @@ class Loop(Protocol):
 
     @property
     def info(self) -> EngineInfo: ...
+
+    @property
+    def adapters(self) -> Adapters | None: ...
 
     @property
     def has_work(self) -> bool: ...
@@ -189,6 +197,29 @@ class LLM:
         """Why ``chat`` is refused, in one line, such as that the model has no template; None if it is not."""
         return self._text.chat_problem
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The LoRA adapters that can be named: those of the setting ``lora``, and of ``load_adapter``."""
+        return () if self._loop.adapters is None else self._loop.adapters.names
+
+    def load_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Load a LoRA adapter, a PEFT folder or a GGUF file. Raises InvalidRequest if the name is taken or all places
+        (the setting ``max_loras``) are, and ModelLoadError for files that are damaged or of another model."""
+        with self._lock:
+            self._check_open()
+            adapters = self._loop.adapters
+            if adapters is None:
+                raise InvalidRequest("adapters are off: set max_loras", param="max_loras")
+            adapters.add(name, adapters.read(AdapterSource(name=name, path=os.fspath(path))))
+
+    def unload_adapter(self, name: str) -> None:
+        """Let no later prompt name an adapter; streams that have it go on. Raises ModelNotFound."""
+        with self._lock:
+            self._check_open()
+            if self._loop.adapters is None:
+                raise ModelNotFound(f"there is no adapter {name!r}: adapters are off", param="lora")
+            self._loop.adapters.remove(name)
+
     def stats(self) -> EngineStats:
         """Steps, tokens and blocks so far."""
         return self._loop.stats()
@@ -199,13 +230,14 @@ class LLM:
         sampling: Sampling = None,
         *,
         strategies: Mapping[str, str] | None = None,
+        lora: Lora = None,
     ) -> list[Completion]:
         """Complete one prompt or several (texts, or lists of token ids); answers in the order of the prompts.
 
         ``sampling`` is for all prompts, or a list with one for each; ``strategies`` says which of the engine's they go
-        without, such as ``{"prefix-cache": "off"}``. All prompts are checked before the first one
-        runs; no prompts have no answers (``generate([])`` is ``[]``). Raises InvalidRequest, naming ``prompt[i]`` or
-        ``sampling[i]`` where there are several.
+        without, such as ``{"prefix-cache": "off"}``; ``lora`` names the adapter they are answered with, or lists one
+        for each. All prompts are checked before the first one runs; no prompts have no answers (``generate([])`` is
+        ``[]``). Raises InvalidRequest, naming ``prompt[i]`` or ``sampling[i]`` where there are several.
         """
         if _is_list(prompts) and not prompts:
             return []
@@ -215,7 +247,7 @@ class LLM:
         for place, prompt in enumerate(several):
             with _named(f"prompt[{place}]", len(several)):
                 ids.append(self._encode(prompt))
-        return self._answer(named, self._requests(ids, sampling, strategies))
+        return self._answer(named, self._requests(ids, sampling, strategies, lora))
 
     def chat(
         self,
@@ -224,11 +256,12 @@ class LLM:
         *,
         template_options: Mapping[str, Any] | None = None,
         strategies: Mapping[str, str] | None = None,
+        lora: Lora = None,
     ) -> list[Completion]:
         """Answer one conversation or several, through the model's chat template.
 
         A message has ``role`` and ``content``. ``sampling`` is for all conversations, or a list with one for each;
-        ``template_options`` are extra variables for the template; ``strategies`` as in ``generate``.
+        ``template_options`` are extra variables for the template; ``strategies`` and ``lora`` as in ``generate``.
         """
         single = not messages or not _is_list(messages) or isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = [messages] if single else messages
@@ -236,7 +269,7 @@ class LLM:
         for place, conversation in enumerate(conversations):
             with _named(f"messages[{place}]", len(conversations)):
                 ids.append(self._encode_chat(conversation, template_options))
-        return self._answer([None] * len(ids), self._requests(ids, sampling, strategies))
+        return self._answer([None] * len(ids), self._requests(ids, sampling, strategies, lora))
 
     def stream(
         self,
@@ -244,9 +277,10 @@ class LLM:
         sampling: SamplingOptions | None = None,
         *,
         strategies: Mapping[str, str] | None = None,
+        lora: Lora = None,
     ) -> Generator[Piece]:
         """Complete one prompt and yield its text as it comes; closing the iterator ends the work."""
-        (request,) = self._requests([self._encode(prompt)], sampling, strategies)
+        (request,) = self._requests([self._encode(prompt)], sampling, strategies, lora)
         return self._pieces(request)
 
     def stream_chat(
@@ -256,9 +290,10 @@ class LLM:
         *,
         template_options: Mapping[str, Any] | None = None,
         strategies: Mapping[str, str] | None = None,
+        lora: Lora = None,
     ) -> Generator[Piece]:
         """Answer a conversation and yield the text as it comes; closing the iterator ends the work."""
-        (request,) = self._requests([self._encode_chat(messages, template_options)], sampling, strategies)
+        (request,) = self._requests([self._encode_chat(messages, template_options)], sampling, strategies, lora)
         return self._pieces(request)
 
     def embed(
@@ -342,11 +377,16 @@ class LLM:
         return self._text.encode_chat(messages, options or {})
 
     def _requests(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, strategies: Mapping[str, str] | None
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        strategies: Mapping[str, str] | None,
+        lora: Lora,
     ) -> list[TokenRequest]:
         """Token requests, each of them one that the engine can serve."""
         check_generates(self.info)
         options = self._options(sampling, len(prompts))
+        adapters = self._adapters_of(lora, len(prompts))
         without = strategies_without(strategy_choice({} if strategies is None else strategies), self.info)
         for place, prompt in enumerate(prompts):
             with _named(f"prompt[{place}]", len(prompts)):
@@ -359,9 +399,22 @@ class LLM:
                 sampling=own,
                 banned=banned_sequences(own.bad_words, self._text),
                 without=without,
+                adapter=adapter or "",
             )
-            for prompt, own in zip(prompts, options, strict=True)
+            for prompt, own, adapter in zip(prompts, options, adapters, strict=True)
         ]
+
+    def _adapters_of(self, lora: Lora, count: int) -> Sequence[str | None]:
+        """An adapter's name, or none, for each prompt."""
+        if lora is None or isinstance(lora, str):
+            lora = [lora] * count
+        if not _is_list(lora) or len(lora) != count:
+            raise InvalidRequest(f"lora must be a name, or a list of {count} of them, not {quoted(lora)}", param="lora")
+        for name in lora:
+            if name is not None and name not in self.adapters:
+                there = ", ".join(self.adapters) or "none"
+                raise InvalidRequest(f"there is no adapter {quoted(name)}; loaded: {there}", param="lora")
+        return lora
 
     def _options(self, sampling: Sampling, count: int) -> list[SamplingOptions]:
         """One set of valid options for each prompt."""

@@ -274,3 +274,21 @@ def test_the_native_executor_stays_within_its_plan(smollm2_path: Path) -> None:
         assert 0.5 * p.workspace < executor.workspace_bytes(512, 64) <= p.workspace
     finally:
         executor.close()
+
+
+def test_adapters_are_counted(tmp_path: Path) -> None:
+    """A named one as large as its file says, in float32; places that are left at the largest rank, for every layer."""
+    header = {"a": {"dtype": "F16", "shape": [4, 32], "data_offsets": [0, 256]}}
+    text = json.dumps(header).encode()
+    (tmp_path / "adapter_model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(256))
+    per_rank = 2 * (2 * (32 + 32) + 2 * (16 + 32) + 3 * (32 + 64)) + (100 + 32)
+    assert plan().adapters == 0
+    assert plan(lora=(f"x={tmp_path}",)).adapters == 4 * 4 * 32
+    both = plan(lora=(f"x={tmp_path}",), max_loras=3, max_lora_rank=5)
+    assert both.adapters == 4 * 4 * 32 + 2 * 4 * 5 * per_rank
+    assert both.total == plan().total + both.adapters
+    assert any(line.split()[0] == "adapters" and "3 places" in line for line in both.explain())
+    assert not any("adapters" in line for line in plan().explain())
+    with pytest.raises(DoesNotFit, match="lower max_loras or max_lora_rank") as refused:
+        plan(floor() + 16 * MIB, max_loras=256, max_lora_rank=4096)
+    assert refused.value.param == "max_loras"

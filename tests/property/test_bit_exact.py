@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.guesses import Guessing
 from tests.support.isas import EVERY_ISA
-from tests.support.tiny import VARIANTS, VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
+from tests.support.tiny import VARIANTS, VOCAB, Answer, Rig, TinyModel, request, run, tiny_adapters, tiny_model
 from tidemill.core.config import ExecutorConfig
 from tidemill.core.tokens import TokenRequest
 from tidemill.graph.formats import WeightFormat
@@ -101,8 +101,10 @@ def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool) -> Rig:
     block_size = draw(st.sampled_from([16, 32]))
     longest = max(len(one.prompt) + (one.sampling.max_tokens or 0) for one in requests)
     tokens = draw(st.sampled_from([longest, longest * 3 // 2, *([] if growing else [4096])]))
+    chosen = model(draw(st.sampled_from(FORMATS)), draw(st.sampled_from(sorted(VARIANTS))))
     return Rig(
-        model=model(draw(st.sampled_from(FORMATS)), draw(st.sampled_from(sorted(VARIANTS)))),
+        model=chosen,
+        adapters=draw(st.sampled_from([(), tiny_adapters(chosen)])),
         executor=ExecutorConfig(
             threads=draw(st.sampled_from([1, 2])),
             numerics=draw(st.sampled_from(["fast", "exact"])),
@@ -131,6 +133,7 @@ def alone(rig: Rig, one: TokenRequest) -> dict[tuple[str, int], Answer]:
         max_step_tokens=1,
         max_running=1,
         row_variant=1,
+        adapters=rig.adapters if one.adapter else (),
     )
     loop = plain.make_loop()
     try:
@@ -145,6 +148,8 @@ def alone(rig: Rig, one: TokenRequest) -> dict[tuple[str, int], Answer]:
 def test_answers_are_those_of_the_request_alone(growing: bool, stagger: int, data: st.DataObject) -> None:
     requests = data.draw(batches(growing))
     rig = data.draw(rigs(requests, growing))
+    if rig.adapters:
+        requests = [replace(one, adapter=data.draw(st.sampled_from(["", "a1", "a2", "a3"]))) for one in requests]
     loop = rig.make_loop()
     try:
         together = run(loop, requests, stagger=stagger)
@@ -211,6 +216,34 @@ def preempted(one_model: TinyModel, executor: ExecutorConfig) -> None:
     loop.close()
     for one in requests:
         assert {(one.request_id, 0): together[one.request_id, 0]} == alone(small, one)
+
+
+@pytest.mark.parametrize("architecture", sorted(name for name, one in ARCHITECTURES.items() if not one.encoder))
+def test_every_architecture_keeps_it_among_adapters(architecture: str) -> None:
+    """The same prompt with each of three adapters and with none, twice each, in chunks, in a pool for some of them,
+    with blocks kept for who comes again: each as alone, and no two alike."""
+    text = [1 + (11 * i + i * i) % 299 for i in range(36)]
+    chosen = model(WeightFormat.Q8_0, architecture)
+    requests = [
+        replace(request(f"r{i}", text, **SAMPLINGS[i % 2], max_tokens=60), adapter=("", "a1", "a2", "a3")[i // 2])
+        for i in range(8)
+    ]
+    rig = Rig(
+        model=chosen,
+        executor=ExecutorConfig(threads=2),
+        max_step_tokens=24,
+        num_blocks=12,
+        adapters=tiny_adapters(chosen),
+    )
+    loop = rig.make_loop()
+    together, again = run(loop, requests), run(loop, requests, stagger=1)
+    assert loop.stats().preemptions_total or chosen.graph.kv_groups[0].window
+    assert loop.stats().prefix_hit_tokens_total
+    loop.close()
+    assert together == again
+    for one in requests[::2]:
+        assert alone(rig, one) == {(one.request_id, 0): together[one.request_id, 0]}
+    assert len({together[one.request_id, 0] for one in requests[::2]}) == 4
 
 
 @pytest.mark.parametrize("architecture", sorted(name for name, one in ARCHITECTURES.items() if not one.encoder))

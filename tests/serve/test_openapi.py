@@ -83,6 +83,8 @@ FIELDS = {
     "/tokenize": TokenizeBody.model_fields.keys() | NOT_OURS,
     "/detokenize": DetokenizeBody.model_fields.keys() | NOT_OURS,
     "/apply-template": TemplateBody.model_fields.keys() | NOT_OURS,
+    "/v1/load_lora_adapter": {"lora_name", "lora_path", "load_inplace", "base_model_name"} | IGNORED,
+    "/v1/unload_lora_adapter": {"lora_name", "lora_int_id"} | IGNORED,
 }
 
 

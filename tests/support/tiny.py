@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from tidemill.core.config import ExecutorConfig, SchedulerConfig
 from tidemill.core.embedding import Embedding
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.tokens import EngineInfo, TokenDelta, TokenRequest
+from tidemill.engine.adapters import Adapters
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.proposer import Proposer
 from tidemill.engine.rejection import RejectionSampling
@@ -243,7 +244,7 @@ class Rig:
     """Besides those that ``speculate`` names."""
     end_token_ids: tuple[int, ...] = (0,)
     adapters: Sequence[Adapter] = ()
-    """Those that the executor has, under the numbers 1, 2, ..."""
+    """Those that the executor has, under the numbers 1, 2, ..., and requests name a1, a2, ..."""
 
     @property
     def embedding(self) -> Embedding | None:
@@ -252,7 +253,13 @@ class Rig:
         return Embedding(pooling="mean", normalize=False, width=graph.logits.width) if graph.pools else None
 
     def make_executor(self) -> Executor:
-        """The executor with its KV allocated."""
+        """The executor with its KV allocated, and its adapters."""
+        executor = self._bare_executor()
+        for index, adapter in enumerate(self.adapters):
+            executor.add_adapter(AdapterNumber(index + 1), adapter)
+        return executor
+
+    def _bare_executor(self) -> Executor:
         graph = fuse(self.model.graph) if self.fused else self.model.graph
         executor = make_executor(
             graph,
@@ -264,11 +271,20 @@ class Rig:
         executor.allocate_kv(
             [KvPoolSpec(group=g.name, num_blocks=self.num_blocks, block_size=self.block_size) for g in graph.kv_groups]
         )
-        for index, adapter in enumerate(self.adapters):
-            executor.add_adapter(AdapterNumber(index + 1), adapter)
         return executor
 
-    def make_loop(self, grammars: Grammars | None = None) -> EngineLoop:
+    def _named_adapters(self, executor: Executor) -> Adapters | None:
+        """``read`` finds the adapter whose number is the path; one more than are there may be loaded."""
+        if not self.adapters:
+            return None
+        adapters = Adapters(
+            executor, lambda source: self.adapters[int(source.path)], most=len(self.adapters) + 1, model="tiny"
+        )
+        for index, adapter in enumerate(self.adapters):
+            adapters.add(f"a{index + 1}", adapter)
+        return adapters
+
+    def make_loop(self, grammars: Grammars | None = None, **parts: Any) -> EngineLoop:
         """An engine over it, with strict checks."""
         config = SchedulerConfig(
             max_running=self.max_running,
@@ -296,8 +312,10 @@ class Rig:
             end_token_ids=self.end_token_ids,
             embedding=self.embedding,
         )
+        executor = self._bare_executor()
         return EngineLoop(
-            executor=self.make_executor(),
+            executor=executor,
+            adapters=self._named_adapters(executor),
             scheduler=Scheduler(config, space, copies=True),
             info=info,
             seeds=lambda: 1,
@@ -307,6 +325,7 @@ class Rig:
             proposers=[*proposers_of(config), *self.proposers],
             lengths=lengths_of(config),
             rejection=RejectionSampling() if self.rejection else None,
+            **parts,
         )
 
 

@@ -20,9 +20,9 @@ from tidemill.core.errors import ConfigError, InvalidRequest
 from tidemill.core.sampling import SamplingOptions
 
 if TYPE_CHECKING:
-    from tidemill.llm import Piece
+    from tidemill.llm import LLM, Piece
 
-__all__ = ["Conversation", "chat", "converse"]
+__all__ = ["Conversation", "chat", "converse", "first_adapter"]
 
 SystemOption = Annotated[str | None, typer.Option("--system", help="A system message to begin with.")]
 _HELP = "/reset forgets the conversation, /exit (or Ctrl-D) ends it, Ctrl-C stops an answer."
@@ -43,7 +43,7 @@ def chat(
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
     **settings: Any,
 ) -> None:
-    """Talk with a model in the terminal; piped input is read line by line."""
+    """Talk with a model in the terminal; piped input is read line by line. With --lora NAME=PATH, with that adapter."""
     from tidemill.engine.admission import check_generates
     from tidemill.llm import LLM
 
@@ -58,14 +58,20 @@ def chat(
             )
         interactive = sys.stdin.isatty()
         if interactive:
-            print(f"{_painted(llm.info.model, 'bold')}\n{_painted(_HELP, 'dim')}\n")
+            with_adapter = f" with {first_adapter(llm)}" if llm.adapters else ""
+            print(f"{_painted(llm.info.model + with_adapter, 'bold')}\n{_painted(_HELP, 'dim')}\n")
         converse(
             Conversation(system),
-            lambda messages: llm.stream_chat(messages, sampling),
+            lambda messages: llm.stream_chat(messages, sampling, lora=first_adapter(llm)),
             lines=_ask() if interactive else (line.rstrip("\n") for line in sys.stdin),
             out=sys.stdout,
             in_terminal=interactive and sys.stdout.isatty(),
         )
+
+
+def first_adapter(llm: LLM) -> str | None:
+    """The adapter that a command answers with: the first that --lora names; None: there is none."""
+    return next(iter(llm.adapters), None)
 
 
 class Conversation:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidemill.cli.chat import first_adapter
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
 from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, JsonOption, with_settings
@@ -48,7 +49,7 @@ def generate(
     debug: DebugOption = False,  # noqa: ARG001 (read by main)
     **settings: Any,
 ) -> None:
-    """Complete one prompt and print the text."""
+    """Complete one prompt and print the text. With --lora NAME=PATH, with that adapter."""
     from tidemill.llm import LLM
 
     text = sys.stdin.read() if prompt in (None, "-") else prompt
@@ -61,7 +62,10 @@ def generate(
     )
     with explained(model), LLM(model, **{n: v for n, v in settings.items() if n not in names}) as llm:
         if json or sampling.n > 1:
-            answer = llm.chat(_message(text), sampling)[0] if chat else llm.generate(text, sampling)[0]
+            lora = first_adapter(llm)
+            answer = (
+                llm.chat(_message(text), sampling, lora=lora)[0] if chat else llm.generate(text, sampling, lora=lora)[0]
+            )
             _print_whole(answer, as_json=json)
         else:
             _print_stream(llm, text, sampling, chat=chat)
@@ -86,7 +90,8 @@ def _message(text: str) -> list[dict[str, str]]:
 
 
 def _print_stream(llm: LLM, text: str, sampling: SamplingOptions, *, chat: bool) -> None:
-    pieces = llm.stream_chat(_message(text), sampling) if chat else llm.stream(text, sampling)
+    lora = first_adapter(llm)
+    pieces = llm.stream_chat(_message(text), sampling, lora=lora) if chat else llm.stream(text, sampling, lora=lora)
     for piece in pieces:
         sys.stdout.write(piece.text)
         sys.stdout.flush()

@@ -127,6 +127,7 @@ def _serve(
         door,
         backend,
         engine=engine,
+        adapters=engine,
         metrics=metrics,
         lifetime=backend,
         example=example,

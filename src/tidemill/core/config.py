@@ -65,6 +65,18 @@ class ModelConfig:
     quantize_check: int = 256
     """Tokens of a built-in text on which the rounded weights are compared with those of the checkpoint, which are held
     for it first: the figures are printed; 0: not compared."""
+    lora: tuple[str, ...] = ()
+    """LoRA adapter as NAME=PATH, a PEFT folder or a GGUF file: requests name it as their model."""
+    max_loras: int = 0
+    """Adapters that can be loaded at once; 0: as many as lora names. With more, others can be loaded while the server
+    runs (POST /v1/load_lora_adapter)."""
+    max_lora_rank: int = 64
+    """Largest rank of an adapter; memory is planned for adapters of this rank in the places that lora leaves free."""
+
+    @property
+    def adapter_places(self) -> int:
+        """Adapters that can be loaded at once."""
+        return max(self.max_loras, len(self.lora))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -282,6 +282,13 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
         help="Least time the hardware needs for a kind of work over the time it takes; kind all: the whole step",
         labels=("phase", "kind"),
     ),
+    "max_adapters": _engine("max_adapters", MetricKind.GAUGE, "LoRA adapters that can be loaded at once"),
+    "adapter_sequences": MetricSpec(
+        name="tidemill_engine_adapter_sequences",
+        kind=MetricKind.GAUGE,
+        help="Sequences with a LoRA adapter, by state (running, waiting); one that is loaded without any has zeros",
+        labels=("adapter", "state"),
+    ),
     "restarts_total": _engine("restarts_total", MetricKind.COUNTER, "Times the engine was started again after it died"),
     "requests_finished": MetricSpec(
         name="tidemill_engine_finished_total",
@@ -319,6 +326,12 @@ ROUTER_METRICS: Final[dict[str, MetricSpec]] = {
     "draft_tokens": _router("spec_decode_num_draft_tokens_total", MetricKind.COUNTER, "Guessed tokens, of all kinds"),
     "draft_accepted": _router(
         "spec_decode_num_accepted_tokens_total", MetricKind.COUNTER, "Of these, the tokens that were right"
+    ),
+    "adapters": MetricSpec(
+        name="vllm:lora_requests_info",
+        kind=MetricKind.GAUGE,
+        help="When it was asked (seconds since 1970); its labels say which adapters have sequences that run and wait",
+        labels=("max_lora", "running_lora_adapters", "waiting_lora_adapters"),
     ),
 }
 """The engine's state again, under the names that routers read from vLLM's page."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from tidemill.core.adapters import AdapterSource
 from tidemill.core.events import Reply
 from tidemill.core.requests import AnyRequest
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDelta, TokenRequest
 
-__all__ = ["Backend", "TokenEngine"]
+__all__ = ["AdapterHost", "Backend", "TokenEngine"]
 
 
 class TokenEngine(Protocol):
@@ -51,6 +52,24 @@ class TokenEngine(Protocol):
 
     async def ready(self) -> str | None:
         """None if the engine makes progress, else the reason why not, in one line."""
+        ...
+
+
+class AdapterHost(Protocol):
+    """An engine whose adapters can be changed while it runs."""
+
+    @property
+    def adapters(self) -> tuple[AdapterSource, ...]:
+        """Those that requests may name."""
+        ...
+
+    async def load_adapter(self, source: AdapterSource) -> None:
+        """Let requests name an adapter from when this returns on. Raises InvalidRequest for one that cannot be loaded,
+        Unavailable or EngineDied without an engine."""
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Let no later request name it; those that are with the engine are answered with it. Raises ModelNotFound."""
         ...
 
 

@@ -35,6 +35,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "kv_check": (0, 1024),
     "kv_check_warn": (0, 1000),
     "kv_check_limit": (0, 1000),
+    "max_loras": (0, 256),
+    "max_lora_rank": (1, 4096),
     "max_running": (1, 4096),
     "max_step_tokens": (1, 2**20),
     "max_waiting": (1, 2**20),

@@ -61,6 +61,8 @@ class TokenRequest:
     """Tokens of output without which it is of no use then."""
     without: tuple[str, ...] = ()
     """Strategies that this request goes without; of those in EngineInfo.strategies."""
+    adapter: str = ""
+    """Name of the LoRA adapter that it is answered with; empty: the model itself."""
 
     @property
     def choices(self) -> int:
@@ -196,6 +198,10 @@ class EngineStats:
     """Of these, the ones whose KV had been there not long before and had to make room."""
     prefix_evicted_blocks_total: int = 0
     """Cached blocks that had to make room."""
+    max_adapters: int = 0
+    """Adapters that can be loaded at once."""
+    adapter_sequences: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By loaded adapter: sequences with it that are running and waiting."""
     jumped_tokens_total: int = 0
     """Tokens that a grammar forced and that took no step of their own."""
     drafts_total: dict[str, int] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tidemill.core.tokens import TokenRequest
 from tidemill.engine.prefix import BlockKeys
 from tidemill.engine.sequences import EngineSequence
+from tidemill.graph.lora import AdapterNumber
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.strategies import PREFIX_CACHE
 
@@ -15,7 +16,7 @@ __all__ = ["BlockNames"]
 
 
 class BlockNames:
-    """Names blocks by the tokens in them, by tenant and salt, and by how often the tenant's were reset."""
+    """Names blocks by the tokens in them, by tenant, salt and adapter, and by how often the tenant's were reset."""
 
     def __init__(self, keys: BlockKeys | None, block_size: int) -> None:
         """Without ``keys`` nothing is shared, and nothing is named."""
@@ -31,7 +32,7 @@ class BlockNames:
         """Give the sequences of a request the keys of their prompt's blocks."""
         if self._keys is None or PREFIX_CACHE.name in request.without:
             return
-        root = self._keys.root(request.tenant, request.cache_salt, str(self._resets[request.tenant]))
+        root = self._root(request, sequences[0].adapter)
         keys: list[BlockKey] = []
         self._keys.extend(keys, root, request.prompt)
         tail = self._keys.tail(keys, root, request.prompt)
@@ -41,6 +42,16 @@ class BlockNames:
             sequence.root = root
             sequence.counters.tail = tail
             sequence.counters.keys = list(keys)
+
+    def _root(self, request: TokenRequest, adapter: AdapterNumber) -> BlockKey:
+        """Blocks are shared by requests of one tenant and salt, and of one adapter: what is computed depends on it."""
+        assert self._keys is not None
+        resets = str(self._resets[request.tenant])
+        if not adapter:
+            return self._keys.root(request.tenant, request.cache_salt, resets)
+        root = self._keys.root(request.tenant, request.cache_salt, resets, str(adapter))
+        self._keys.label(root, adapter, request.adapter)
+        return root
 
     def extend(self, sequence: EngineSequence) -> None:
         """Name the blocks that a sequence's new tokens fill."""

@@ -19,10 +19,12 @@ from typing import Self
 
 import msgspec
 
+from tidemill.core.adapters import AdapterSource, adapter_sources
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import EngineDied, Overloaded, TidemillError, Unavailable
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDelta, TokenRequest
+from tidemill.engine.adapter_list import AdapterList
 from tidemill.engine.admission import admit
 from tidemill.engine.crash_reports import Crash, CrashReports
 from tidemill.engine.quarantine import Quarantine
@@ -73,6 +75,7 @@ class ProcessEngine:
         self._restarts = 0
         self._born = 0.0
         self._watchdog = Watchdog(self._clock)
+        self._adapters = AdapterList(adapter_sources(config.model.lora), self._send)
         self._absent = "the engine has not been started"
         self._gave_up = False
         self._closing = False
@@ -107,6 +110,7 @@ class ProcessEngine:
         if child is not None:
             await child.stop()
         self._streams.fail_all(EngineDied, "the engine was closed")
+        self._adapters.fail(EngineDied("the engine was closed"))
 
     @property
     def info(self) -> EngineInfo:
@@ -152,6 +156,25 @@ class ProcessEngine:
         if self._child is None:
             raise Unavailable(self._absent)
         self._send(ResetCache(tenant))
+
+    @property
+    def adapters(self) -> tuple[AdapterSource, ...]:
+        """See AdapterHost. The engine has them again when it is started again."""
+        return self._adapters.sources
+
+    async def load_adapter(self, source: AdapterSource) -> None:
+        """See AdapterHost."""
+        self._check_there()
+        await self._adapters.load(source)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See AdapterHost."""
+        self._check_there()
+        await self._adapters.unload(name)
+
+    def _check_there(self) -> None:
+        if self._child is None:
+            raise EngineDied(self._absent) if self._gave_up else Unavailable(self._absent)
 
     def change(self, config: EngineConfig) -> None:
         """Take up max_waiting, prefix_cache_ttl and stuck_seconds of these settings, now and at the next start. Other
@@ -225,10 +248,18 @@ class ProcessEngine:
         return child
 
     def _pinned(self) -> EngineConfig:
-        """The configuration, with the length the first start has found: callers have been told of it."""
+        """The configuration, with the length the first start has found and the adapters of now: callers have been told
+        of them."""
         if self._info is None:
             return self._config
-        return replace(self._config, model=replace(self._config.model, max_model_len=self._info.max_model_len))
+        model = self._config.model
+        pinned = replace(
+            model,
+            max_model_len=self._info.max_model_len,
+            lora=tuple(f"{source.name}={source.path}" for source in self.adapters),
+            max_loras=model.adapter_places,
+        )
+        return replace(self._config, model=pinned)
 
     async def _supervise(self, child: EngineChild | None) -> None:
         while child is not None:
@@ -239,6 +270,7 @@ class ProcessEngine:
             how = await child.stop()
             self._report(child, how)
             self._streams.fail_all(EngineDied, f"the engine process {how}")
+            self._adapters.fail(EngineDied(f"the engine process {how}"))
             child = await self._restart(how)
 
     async def _listen(self, child: EngineChild) -> None:
@@ -296,6 +328,7 @@ class ProcessEngine:
         for reject in outbox.rejects:
             self._streams.fail(reject.request_id, reject.failure.error())
         self._streams.deliver(outbox.deltas)
+        self._adapters.deliver(outbox.adapters)
 
     async def _restart(self, how: str) -> EngineChild | None:
         """Start the engine again, as often and as fast as the policy lets it; None: it stays dead."""

@@ -10,10 +10,12 @@ from tidemill.core.errors import InvalidRequest
 from tidemill.core.grammar import Grammar
 from tidemill.core.step import SequenceId
 from tidemill.core.tokens import EmbedRequest, EngineInfo, TokenRequest
+from tidemill.engine.adapters import NO_ADAPTER
 from tidemill.engine.block_names import BlockNames
 from tidemill.engine.constraints import GrammarPosition
 from tidemill.engine.sequences import EmbeddedSequence, EngineSequence, GeneratedSequence
 from tidemill.engine.standing import standing_of
+from tidemill.graph.lora import AdapterNumber
 from tidemill.scheduling.strategies import JUMP_AHEAD
 from tidemill.text.grammars import Grammars
 
@@ -47,20 +49,22 @@ class Entrance:
         self._jump_ahead = jump_ahead
         self._next_id = 0
 
-    def sequences_of(self, request: TokenRequest | EmbedRequest, max_tokens: int) -> Sequence[EngineSequence]:
+    def sequences_of(
+        self, request: TokenRequest | EmbedRequest, max_tokens: int, adapter: AdapterNumber = NO_ADAPTER
+    ) -> Sequence[EngineSequence]:
         """The request's sequences, each of at most so many tokens of output. Raises InvalidRequest for a grammar that
         nothing here can read."""
         sequences: Sequence[EngineSequence]
         if isinstance(request, EmbedRequest):
             sequences = [EmbeddedSequence(request, choice=0, sequence_id=self._new_id(), max_tokens=max_tokens)]
         else:
-            sequences = self._generated(request, max_tokens)
+            sequences = self._generated(request, max_tokens, adapter)
         standing = standing_of(request, self._info.order, self._clock.now())
         for sequence in sequences:
             sequence.counters.standing = standing
         return sequences
 
-    def _generated(self, request: TokenRequest, max_tokens: int) -> list[GeneratedSequence]:
+    def _generated(self, request: TokenRequest, max_tokens: int, adapter: AdapterNumber) -> list[GeneratedSequence]:
         seed = self._seeds() if request.sampling.seed is None else request.sampling.seed
         sequences = [
             GeneratedSequence(
@@ -75,6 +79,8 @@ class Entrance:
             )
             for choice in range(request.choices)
         ]
+        for sequence in sequences:
+            sequence.adapter = adapter
         self._names.begin(request, sequences)
         return sequences
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -9,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.core.config import BLOCK_SIZES, EngineConfig, SchedulerConfig
-from tidemill.core.errors import ConfigError
+from tidemill.core.adapters import AdapterSource, adapter_sources
+from tidemill.core.config import BLOCK_SIZES, EngineConfig, ModelConfig, SchedulerConfig
+from tidemill.core.errors import ConfigError, InvalidRequest
 from tidemill.core.machine import available_memory, read_machine
 from tidemill.core.tokens import EngineInfo, EngineStats
+from tidemill.engine.adapters import Adapters
 from tidemill.engine.draft_loading import load_draft
 from tidemill.engine.kv_events import KvEventCoder
 from tidemill.engine.kv_publisher import KvPublisher, check_kv_events
@@ -26,6 +29,7 @@ from tidemill.engine.speed import Speed
 from tidemill.executors.protocol import Executor, KvPoolSpec
 from tidemill.graph.graph import KvGroup
 from tidemill.graph.kv_format import KvFormat
+from tidemill.graph.lora import Adapter
 from tidemill.scheduling.criteria import criteria_of
 from tidemill.scheduling.kv.space import UNBOUNDED_TOKENS, KvGroupSpace, KvSpace
 from tidemill.scheduling.scheduler import Scheduler
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from tidemill.text.tokenizer import Tokenizer
 
 __all__ = ["build_loop", "kv_space"]
+
+_log = logging.getLogger(__name__)
 
 
 def build_loop(config: EngineConfig) -> EngineLoop:
@@ -66,8 +72,10 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     scheduler = Scheduler(_suited(config.scheduler, model), space, copies=True)
     keys = BlockKeys(space.block_size)
     kv_events = _kv_publisher(config, keys, space)
-    executor = make_executor(fuse(model.graph), model.weights, config.executor)
+    places = config.model.adapter_places
+    executor = make_executor(fuse(model.graph), model.weights, config.executor, adapters=places > 0)
     _allocate_kv(model, config, executor, pools)
+    adapters = _adapters(executor, model, config.model) if places else None
     if check is not None:
         print(check.report(executor, pools), file=sys.stderr, flush=True)
     return EngineLoop(
@@ -94,11 +102,34 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         kv_groups=[group.name for group in model.graph.kv_groups],
         keys=keys,
         kv_events=kv_events,
+        adapters=adapters,
         proposers=proposers_of(config.scheduler, draft.proposer(model) if draft else None),
         lengths=lengths_of(config.scheduler),
         rejection=RejectionSampling() if config.scheduler.speculate_accept == "rejection" else None,
         grammars=Grammars(lambda: _tokenizer(model), model.vocab_size, model.end_token_ids),
     )
+
+
+def _adapters(executor: Executor, model: Model, config: ModelConfig) -> Adapters:
+    """Those that the settings name, loaded, and room for more. Raises ConfigError for a model that gives vectors."""
+    from tidemill.models.loading.adapter import load_adapter, other_base
+
+    if model.embedding is not None:
+        raise ConfigError(f"{model.name} gives vectors of texts; adapters are for models that generate", param="lora")
+
+    def read(source: AdapterSource) -> Adapter:
+        loaded = load_adapter(Path(source.path).expanduser(), model, max_rank=config.max_lora_rank)
+        if other_base(loaded.base, model.name, config.path):
+            _log.warning("adapter %s was trained on %s, by its files; this is %s", source.name, loaded.base, model.name)
+        return loaded.adapter
+
+    adapters = Adapters(executor, read, most=config.adapter_places, model=model.name)
+    for source in adapter_sources(config.lora):
+        try:
+            adapters.add(source.name, read(source))
+        except InvalidRequest as error:
+            raise ConfigError(f"lora: {error.message}", param="lora") from error
+    return adapters
 
 
 def _kv_publisher(config: EngineConfig, keys: BlockKeys, space: KvSpace) -> KvPublisher | None:

@@ -7,9 +7,11 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
+from tidemill.core.adapters import AdapterSource
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import EngineDied, Unavailable
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDelta, TokenRequest
+from tidemill.engine.adapter_list import AdapterList
 from tidemill.engine.admission import admit
 from tidemill.engine.loop import EngineLoop
 from tidemill.engine.streams import Streams, vector_of
@@ -28,6 +30,8 @@ class InProcessEngine:
         self._stuck_seconds = stuck_seconds
         self._clock = clock or SystemClock()
         self._streams = Streams()
+        named = () if loop.adapters is None else loop.adapters.names
+        self._adapters = AdapterList((AdapterSource(name=name, path=name) for name in named), self._send)
         self._stats = loop.stats()
         self._last_turn = self._clock.now()
         self._commands: list[Command] = []
@@ -50,6 +54,7 @@ class InProcessEngine:
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
         self._streams.fail_all(EngineDied, "the engine was closed")
+        self._adapters.fail(EngineDied("the engine was closed"))
         self._turns.close()
         self._loop.close()
 
@@ -102,9 +107,27 @@ class InProcessEngine:
             self._send(Abort(ticket, choice))
 
     def reset_cache(self, tenant: str | None = None) -> None:
+        self._check_runs()
+        self._send(ResetCache(tenant))
+
+    @property
+    def adapters(self) -> tuple[AdapterSource, ...]:
+        """See AdapterHost; of those that were there at the start the path is not known."""
+        return self._adapters.sources
+
+    async def load_adapter(self, source: AdapterSource) -> None:
+        """See AdapterHost."""
+        self._check_runs()
+        await self._adapters.load(source)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See AdapterHost."""
+        self._check_runs()
+        await self._adapters.unload(name)
+
+    def _check_runs(self) -> None:
         if self._dead or self._closing or self._events is None:
             raise Unavailable(self._dead or "the engine does not run")
-        self._send(ResetCache(tenant))
 
     def _send(self, command: Command) -> None:
         with self._wake:
@@ -141,7 +164,9 @@ class InProcessEngine:
         for reject in outbox.rejects:
             self._streams.fail(reject.request_id, reject.failure.error())
         self._streams.deliver(outbox.deltas)
+        self._adapters.deliver(outbox.adapters)
 
     def _died(self, reason: str) -> None:
         self._dead = reason
         self._streams.fail_all(EngineDied, reason)
+        self._adapters.fail(EngineDied(reason))

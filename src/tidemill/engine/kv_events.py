@@ -55,6 +55,8 @@ class KvEventCoder:
         self._block_size = block_size
         self._windows = windows
         self._form = form
+        self._adapters: dict[int, tuple[int, str]] = {}
+        """Of each stored block of an adapter, by its number."""
         self._encoder = msgspec.msgpack.Encoder()
 
     def batch(self, events: Sequence[CacheEvent], when: float) -> bytes:
@@ -73,24 +75,38 @@ class KvEventCoder:
             return self._stored(first, [one for one in run if isinstance(one, BlockStored)])
         if isinstance(first, BlockRemoved):
             hashes = [self.number(one.key) for one in run if isinstance(one, BlockRemoved)]
+            for number in hashes if self._adapters else ():
+                self._adapters.pop(number, None)
             return {"type": "BlockRemoved", "block_hashes": hashes, "medium": _MEDIUM, "group_idx": first.group}
+        self._adapters.clear()
         return {"type": "AllBlocksCleared"}
 
     def _stored(self, first: BlockStored, run: Sequence[BlockStored]) -> dict[str, Any]:
         window = self._windows[first.group]
+        lora_id, lora_name = self._adapter_of(first, run)
         event = {
             "type": "BlockStored",
             "block_hashes": [self.number(one.key) for one in run],
             "parent_block_hash": parent_number(first.key) if first.index else None,
             "token_ids": [token for one in run for token in block_tokens(one.key)],
             "block_size": self._block_size,
-            "lora_id": None,
+            "lora_id": lora_id,
             "medium": _MEDIUM,
-            "lora_name": None,
+            "lora_name": lora_name,
             "group_idx": first.group,
             "kv_cache_spec_kind": "full_attention" if window is None else "sliding_window",
         }
         return event if window is None else {**event, "kv_cache_spec_sliding_window": window}
+
+    def _adapter_of(self, first: BlockStored, run: Sequence[BlockStored]) -> tuple[int | None, str | None]:
+        """The number and name of the adapter that blocks were computed with: that of the one before the first, or of
+        the chain that the first begins."""
+        before = parent_number(first.key)
+        adapter = self._adapters.get(before) if first.index else self._keys.labelled(before)
+        if adapter is None:
+            return None, None
+        self._adapters |= {self.number(one.key): adapter for one in run}
+        return adapter
 
     def _runs(self, events: Sequence[CacheEvent]) -> Iterable[Sequence[CacheEvent]]:
         """The events in their order, those together that one event of vLLM's can say."""

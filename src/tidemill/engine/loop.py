@@ -23,9 +23,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from tidemill.core.clock import Clock, SystemClock
-from tidemill.core.errors import DeadlineUnreachable, InvalidRequest, Overloaded, TidemillError
+from tidemill.core.errors import DeadlineUnreachable, InvalidRequest, ModelNotFound, Overloaded, TidemillError
 from tidemill.core.step import RowOutputs
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, FinishReason, TokenDelta, TokenRequest
+from tidemill.engine.adapters import NO_ADAPTER, Adapters
 from tidemill.engine.admission import admit
 from tidemill.engine.black_box import BlackBox, StepRecord
 from tidemill.engine.block_names import BlockNames
@@ -45,6 +46,7 @@ from tidemill.engine.snapshot import engine_stats
 from tidemill.engine.speed import Speed, SpeedMeter
 from tidemill.engine.tickets import ticket_number
 from tidemill.executors.protocol import Executor
+from tidemill.graph.lora import AdapterNumber
 from tidemill.scheduling.draft_lengths import Lengths
 from tidemill.scheduling.kv.events import CacheEvent
 from tidemill.scheduling.schedule import Schedule, Share
@@ -89,6 +91,7 @@ class EngineLoop:
         kv_events: KvEventSink | None = None,
         memory: MemoryGauge | None = None,
         rejection: RejectionSampling | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         """``proposers``: guess tokens, as many as ``lengths`` says; ``rejection`` settles them by probabilities instead
         of by what would have been drawn.
@@ -96,13 +99,15 @@ class EngineLoop:
         ``grammars``: compiles those of requests; without it they are refused. ``kv_groups``: the executor's names of
         the KV groups, in the graph's order; needed by a scheduler that has blocks copied. ``keys``: makes those of
         blocks; without it the loop has its own. ``kv_events`` gets what happened in the prefix cache, after each step
-        in which anything did. ``memory`` tells of the process that the loop runs in."""
+        in which anything did. ``memory`` tells of the process that the loop runs in.
+        ``adapters``: those that requests may name; None: there are none and never will be."""
         clock = clock or SystemClock()
         self._clock = clock
         self._executor = executor
         self._scheduler = scheduler
         self._info = info
         self._grammars = grammars
+        self._adapters = adapters
         self._kv_events = kv_events
         self._cache_log = None if kv_events is None else scheduler.space.logged()
         self._strict = strict
@@ -141,6 +146,11 @@ class EngineLoop:
         return self._grammars
 
     @property
+    def adapters(self) -> Adapters | None:
+        """Those that requests may name. Whoever runs the loop can add and remove some between steps."""
+        return self._adapters
+
+    @property
     def has_work(self) -> bool:
         """True while any sequence waits or runs."""
         return len(self._roster) > 0
@@ -171,6 +181,8 @@ class EngineLoop:
             load_seconds=self._load_seconds,
             packed_cache_bytes=self._executor.cached_bytes,
             memory=self._memory,
+            adapters=self._adapters,
+            roster=self._roster,
         )
 
     def add(self, request: TokenRequest | EmbedRequest) -> None:
@@ -182,9 +194,12 @@ class EngineLoop:
         if self._roster.has_request(request.request_id):
             raise InvalidRequest(f"request id {request.request_id} is in use", param="request_id")
         self._check_queue(request.choices, request.tenant)
-        sequences = self._entrance.sequences_of(request, max_tokens)
+        adapter = self._adapter_of(request)
+        sequences = self._entrance.sequences_of(request, max_tokens, adapter)
         for sequence in sequences:
             self._scheduler.add(sequence.counters)
+            if self._adapters is not None:
+                self._adapters.hold(adapter)
         self._roster.add(request.request_id, sequences)
 
     def abort(self, request_id: str, choice: int | None = None) -> None:
@@ -261,6 +276,12 @@ class EngineLoop:
 
     # -- requests and sequences ------------------------------------------------------------------------------------
 
+    def _adapter_of(self, request: TokenRequest | EmbedRequest) -> AdapterNumber:
+        name = request.adapter if isinstance(request, TokenRequest) else ""
+        if name and self._adapters is None:
+            raise ModelNotFound(f"there is no adapter {name!r}: adapters are off", param="model")
+        return NO_ADAPTER if self._adapters is None else self._adapters.number(name)
+
     def _check_queue(self, count: int, tenant: str) -> None:
         limit = self._scheduler.config.max_waiting
         if count > limit:
@@ -274,6 +295,8 @@ class EngineLoop:
         self._scheduler.remove(sequence.counters, self._names.tail(sequence), complete=complete)
         self._roster.remove(sequence)
         self._drafts.leave(sequence)
+        if self._adapters is not None:
+            self._adapters.release(sequence.adapter)
         self._meter.finished[reason.value] += 1
 
     def _end(self, sequence: EngineSequence, reason: FinishReason, error: str | None = None) -> TokenDelta:

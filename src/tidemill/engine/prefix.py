@@ -24,6 +24,8 @@ __all__ = ["BlockKeys", "block_tokens", "parent_number"]
 _BYTES = 16
 _TOKEN_BYTES = 4
 _NUMBER_BYTES = 8
+_MAX_LABELS = 4096
+"""Chains whose adapters are remembered; with many more tenants and salts at once, the oldest are forgotten."""
 _TOKEN = "I" if array("I").itemsize == 4 else "L"
 
 
@@ -33,6 +35,7 @@ class BlockKeys:
     def __init__(self, block_size: int, *, secret: bytes | None = None) -> None:
         self._block_size = block_size
         secret = secrets.token_bytes(32) if secret is None else secret
+        self._labels: dict[int, tuple[int, str]] = {}
         self._keyed = blake2b(digest_size=_BYTES, key=secret)
 
     def root(self, *parts: str) -> BlockKey:
@@ -40,6 +43,16 @@ class BlockKeys:
         empty string are three different things."""
         encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
         return self._hash(b"".join(len(part).to_bytes(8, "little") + part for part in encoded))
+
+    def label(self, root: BlockKey, adapter: int, name: str) -> None:
+        """Remember the adapter of a chain, for those who are told of its blocks."""
+        self._labels[self.number(root)] = (adapter, name)
+        if len(self._labels) > _MAX_LABELS:
+            del self._labels[next(iter(self._labels))]
+
+    def labelled(self, number: int) -> tuple[int, str] | None:
+        """The number and name of the adapter of the chain whose root is called so."""
+        return self._labels.get(number)
 
     def extend(self, keys: list[BlockKey], root: BlockKey, tokens: Sequence[int]) -> None:
         """Append the keys of the blocks that ``tokens`` (ids below 2**32, from the first one on) fill and ``keys``

@@ -25,6 +25,7 @@ def _row(sequence: EngineSequence, share: Share) -> PlanRow:
         block_tables=tuple(tuple(table) for table in share.sequence.tables),
         num_outputs=share.num_outputs,
         options=_options(sequence, share) if share.num_outputs else None,
+        adapter=sequence.adapter,
     )
 
 

@@ -14,6 +14,7 @@ from tidemill.core.step import PenaltyCounts, RowOptions, RowOutputs, SequenceId
 from tidemill.core.tokens import EmbedRequest, EngineInfo, FinishReason, TokenDelta, TokenRequest
 from tidemill.engine.constraints import GrammarConstraint, GrammarPosition, constraints_of, mask_after
 from tidemill.engine.proposer import Asked, resolve
+from tidemill.graph.lora import AdapterNumber
 from tidemill.scheduling.draft_lengths import Acceptance
 from tidemill.scheduling.kv.cache import BlockKey
 from tidemill.scheduling.sequence import SequenceCounters
@@ -105,6 +106,8 @@ class EngineSequence:
         """What became of its proposals so far, by kind."""
         self.scope = ("", "")
         """Tenant and cache salt."""
+        self.adapter = AdapterNumber(0)
+        """What plans call its adapter; 0: it has none."""
         self.root: BlockKey | None = None
         """Where the keys of its blocks begin; None: it shares none."""
         self.counters = SequenceCounters(id=sequence_id, num_prompt=len(self.tokens), max_tokens=max_tokens)

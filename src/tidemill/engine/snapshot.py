@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tidemill.core.tokens import EngineInfo, EngineStats
+from tidemill.engine.adapters import Adapters
 from tidemill.engine.draft_counts import DraftCounts
 from tidemill.engine.memory_gauge import MemoryGauge
 from tidemill.engine.meter import StepMeter
 from tidemill.engine.profiler import StepProfiler
+from tidemill.engine.roster import Roster
 from tidemill.scheduling.scheduler import Scheduler
 
 __all__ = ["engine_stats"]
@@ -22,11 +24,16 @@ def engine_stats(
     load_seconds: float,
     packed_cache_bytes: int,
     memory: MemoryGauge,
+    adapters: Adapters | None,
+    roster: Roster,
 ) -> EngineStats:
     """The state of now; durations are those of the last step."""
     balances = scheduler.space.balances()
     cache, counts = scheduler.cache_counts, scheduler.counts
+    users = ((sequence.adapter, sequence.counters.state) for sequence in roster)
     return EngineStats(
+        max_adapters=0 if adapters is None else adapters.most,
+        adapter_sequences={} if adapters is None else {name: dict(of) for name, of in adapters.usage(users).items()},
         steps=meter.steps,
         running=scheduler.num_running,
         waiting=scheduler.num_waiting,

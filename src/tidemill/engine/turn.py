@@ -6,9 +6,21 @@ from collections.abc import Iterable
 
 from tidemill.core.errors import TidemillError
 from tidemill.core.tokens import EmbedRequest, TokenRequest
+from tidemill.engine.adapter_desk import AdapterDesk, AdapterOutcome
 from tidemill.engine.gate import GATE_SECONDS, Gate
 from tidemill.engine.loop import EngineLoop
-from tidemill.engine.wire import Abort, Change, Command, Failure, Outbox, Reject, ResetCache
+from tidemill.engine.wire import (
+    Abort,
+    AdapterDone,
+    Change,
+    Command,
+    Failure,
+    LoadAdapter,
+    Outbox,
+    Reject,
+    ResetCache,
+    UnloadAdapter,
+)
 
 __all__ = ["STATS_SECONDS", "Turns"]
 
@@ -22,12 +34,13 @@ class Turns:
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
         self._gate = Gate(loop.grammars)
+        self._desk = AdapterDesk(loop.adapters)
         self._rejects: list[Reject] = []
 
     @property
     def pause(self) -> float | None:
         """How long to wait for commands before the next turn, in seconds; None: until one comes."""
-        gate = GATE_SECONDS if len(self._gate) else None
+        gate = GATE_SECONDS if len(self._gate) or len(self._desk) else None
         if not self._loop.has_work:
             return gate
         idle = self._loop.idle_seconds
@@ -44,19 +57,25 @@ class Turns:
                 self._loop.reset_cache(command.tenant)
             elif isinstance(command, Change):
                 self._loop.change(max_waiting=command.max_waiting, prefix_cache_ttl=command.prefix_cache_ttl)
+            elif isinstance(command, LoadAdapter):
+                self._desk.load(command.ticket, command.source)
+            elif isinstance(command, UnloadAdapter):
+                self._desk.unload(command.ticket, command.name)
             else:
                 self._add(command.request)
         for request, error in self._gate.open():
             self._enter(request, error)
+        adapters = [_done(outcome) for outcome in self._desk.outcomes()]
         deltas = self._loop.step()
         rejects, self._rejects = self._rejects, []
         rejects += [Reject(request_id, Failure.of(error)) for request_id, error in self._loop.refusals()]
         due = stats or not self._loop.has_work
-        return Outbox(deltas=deltas, rejects=rejects, stats=self._loop.stats() if due else None)
+        return Outbox(deltas=deltas, rejects=rejects, stats=self._loop.stats() if due else None, adapters=adapters)
 
     def close(self) -> None:
         """End what runs beside the loop."""
         self._gate.close()
+        self._desk.close()
 
     def _add(self, request: TokenRequest | EmbedRequest) -> None:
         try:
@@ -72,3 +91,7 @@ class Turns:
             self._loop.add(request)
         except TidemillError as refusal:
             self._rejects.append(Reject(request.request_id, Failure.of(refusal)))
+
+
+def _done(outcome: AdapterOutcome) -> AdapterDone:
+    return AdapterDone(outcome.ticket, None if outcome.error is None else Failure.of(outcome.error))

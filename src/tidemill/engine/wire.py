@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core import errors
+from tidemill.core.adapters import AdapterSource
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import TidemillError
 from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDelta, TokenRequest
@@ -22,6 +23,7 @@ from tidemill.core.tokens import EmbedRequest, EngineInfo, EngineStats, TokenDel
 __all__ = [
     "LENGTH",
     "Abort",
+    "AdapterDone",
     "Add",
     "Change",
     "Channel",
@@ -30,6 +32,7 @@ __all__ = [
     "Failure",
     "FromEngine",
     "Inbox",
+    "LoadAdapter",
     "Outbox",
     "PackedInbox",
     "Reject",
@@ -38,6 +41,7 @@ __all__ = [
     "StartFailed",
     "Started",
     "ToEngine",
+    "UnloadAdapter",
     "command",
     "frame",
     "pack",
@@ -104,7 +108,21 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
     prefix_cache_ttl: float
 
 
-Command = Add | Embed | Abort | ResetCache | Change
+class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
+    """Read an adapter and let requests name it; the outcome bears the ticket."""
+
+    ticket: int
+    source: AdapterSource
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
+    """Let no later request name an adapter; the outcome bears the ticket."""
+
+    ticket: int
+    name: str
+
+
+Command = Add | Embed | Abort | ResetCache | Change | LoadAdapter | UnloadAdapter
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -148,6 +166,13 @@ class Reject(msgspec.Struct, frozen=True):
     failure: Failure
 
 
+class AdapterDone(msgspec.Struct, frozen=True):
+    """What became of a LoadAdapter or an UnloadAdapter."""
+
+    ticket: int
+    failure: Failure | None = None
+
+
 class Outbox(msgspec.Struct, frozen=True, tag="outbox"):
     """What a step gave."""
 
@@ -155,6 +180,7 @@ class Outbox(msgspec.Struct, frozen=True, tag="outbox"):
     rejects: Sequence[Reject]
     stats: EngineStats | None
     """None: the latest ones stand."""
+    adapters: Sequence[AdapterDone] = msgspec.field(default_factory=list)
 
 
 FromEngine = Started | StartFailed | Outbox

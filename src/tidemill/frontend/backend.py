@@ -14,7 +14,7 @@ from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import ModelNotFound, TidemillError
 from tidemill.core.events import DONE, Event, Reply
 from tidemill.core.metrics import NullRecorder, Recorder
-from tidemill.core.protocols import TokenEngine
+from tidemill.core.protocols import AdapterHost, TokenEngine
 from tidemill.core.quoted import quoted
 from tidemill.core.requests import (
     AnyRequest,
@@ -61,7 +61,10 @@ class LocalBackend:
         recorder: Recorder | None = None,
         clock: Clock | None = None,
         wall_time: Callable[[], float] = time.time,
+        adapters: AdapterHost | None = None,
     ) -> None:
+        """``adapters``: the engine once more, if requests may name adapters of it."""
+        self._adapters = adapters
         self._engine = engine
         self._text = text
         self._preparer = Preparer(text, engine.info)
@@ -74,8 +77,9 @@ class LocalBackend:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The one model the engine runs."""
-        return (self._engine.info.model,)
+        """The model the engine runs, and its adapters."""
+        adapters = () if self._adapters is None else self._adapters.adapters
+        return (self._engine.info.model, *(source.name for source in adapters))
 
     async def ready(self) -> str | None:
         """As the engine says."""

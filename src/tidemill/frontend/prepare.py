@@ -176,6 +176,7 @@ class Preparer:
             expected_tokens=request.expected_tokens,
             timeout=request.timeout,
             least_tokens=least_tokens(request, sampling),
+            adapter="" if request.model == self._info.model else request.model,
             without=strategies_without(request.strategies, self._info),
         )
 

@@ -18,15 +18,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from tidemill.core.adapters import adapter_sources
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import ConfigError, DoesNotFit
 from tidemill.executors.protocol import KvPoolSpec
 from tidemill.graph.graph import Embed
 from tidemill.graph.kv_format import KV_GROUP, KvFormat
+from tidemill.graph.lora import full_adapter_bytes
 from tidemill.graph.passes.cost import kv_bytes_per_token, score_matrix_bytes, weight_bytes, workspace_bytes
 from tidemill.graph.passes.fuse import fuse
 from tidemill.models.kv_pools import GroupPool, PoolSizes
+from tidemill.models.loading.adapter import stored_bytes
 from tidemill.models.model import Model
 from tidemill.models.shape import ModelShape
 
@@ -61,6 +65,9 @@ class MemoryPlan:
     packed: int
     """What they take once packed for the kernels; the file's own pages are let go, and an embedding that is no output
     head is read from them."""
+    adapters: int
+    """LoRA adapters: those that are named, and room for more of the largest rank."""
+    adapter_places: int
     workspace: int
     """Activations of the largest step."""
     reserve: int
@@ -99,7 +106,7 @@ class MemoryPlan:
     @property
     def total(self) -> int:
         """Everything that is planned, without the reserve."""
-        return self.packed + self.workspace + self.kv_bytes + self.draft
+        return self.packed + self.adapters + self.workspace + self.kv_bytes + self.draft
 
     @property
     def headroom(self) -> int:
@@ -124,6 +131,7 @@ class MemoryPlan:
             f"memory for {self.model}",
             f"  weights    {format_bytes(self.packed):>10}   packed for the kernels; "
             f"{format_bytes(self.weights)} {f'quantised to {self.quantize}' if self.quantize else 'in the file'}",
+            *self._adapter_lines(),
             f"  workspace  {format_bytes(self.workspace):>10}   activations of the largest step",
             *self._kv_lines(),
             *(
@@ -137,6 +145,10 @@ class MemoryPlan:
             f"  {self._length_line()}",
             f"  {self._pool_line()}",
         ]
+
+    def _adapter_lines(self) -> Iterator[str]:
+        if self.adapter_places:
+            yield f"  adapters   {format_bytes(self.adapters):>10}   LoRA: {self.adapter_places} places (max_loras)"
 
     def _kv_lines(self) -> Iterator[str]:
         total = f"{format_bytes(self.kv_bytes):>10}"
@@ -214,11 +226,12 @@ class _Planner:
         self._kv_token = kv_bytes_per_token(shape.graph, self._kv_format)
         self._weights = weight_bytes(shape.graph, shape.formats)
         self._packed = self._packed_bytes()
+        self._adapters = self._adapter_bytes()
 
     def plan(self) -> MemoryPlan:
         wanted = self._wanted_length()
         workspace = self._workspace(wanted)
-        room = self._available - self._reserve - self._packed - workspace - self._draft
+        room = self._available - self._reserve - self._packed - self._adapters - workspace - self._draft
         sizes = self._sizes(wanted)
         if room < sizes.block_bytes:
             raise self._no_room(workspace, sizes.block_bytes)
@@ -231,6 +244,8 @@ class _Planner:
             quantize=self._config.model.quantize,
             weights=self._weights,
             packed=self._packed,
+            adapters=self._adapters,
+            adapter_places=self._config.model.adapter_places,
             workspace=workspace,
             reserve=self._reserve,
             kv_format=self._kv_format,
@@ -280,6 +295,17 @@ class _Planner:
 
         packed = packed_bytes(self._shape.graph, self._shape.formats)
         return packed + self._rounded_tables() if self._config.model.quantize else packed
+
+    def _adapter_bytes(self) -> int:
+        """Those that are named as their files say, and the largest that may come in the places that are left."""
+        model = self._config.model
+        named = adapter_sources(model.lora)
+        spare = model.adapter_places - len(named)
+        size = 2 if self._config.executor.executor == "reference" else 1  # which computes in float64
+        return size * (
+            sum(stored_bytes(Path(source.path).expanduser()) for source in named)
+            + spare * full_adapter_bytes(self._shape.graph, model.max_lora_rank)
+        )
 
     def _rounded_tables(self) -> int:
         """Embeddings are read from the file's own pages, but rounded ones are in memory, beside a head that is tied."""
@@ -357,13 +383,16 @@ class _Planner:
 
     def _no_room(self, workspace: int, block: int) -> DoesNotFit:
         """Weights and workspace alone are too much: say which of the two, and what helps."""
-        need = self._packed + workspace + block
+        need = self._packed + self._adapters + workspace + block
         left = self._available - self._reserve - self._draft
+        adapters = f"{format_bytes(self._adapters)} adapters, " if self._adapters else ""
         text = (
-            f"{self._shape.name} needs {format_bytes(need)} ({format_bytes(self._packed)} weights, "
+            f"{self._shape.name} needs {format_bytes(need)} ({format_bytes(self._packed)} weights, {adapters}"
             f"{format_bytes(workspace)} workspace, one KV block), and {format_bytes(max(left, 0))} can be used of "
             f"{format_bytes(self._available)} available; "
         )
+        if self._adapters and need - self._adapters < left:
+            return DoesNotFit(text + "lower max_loras or max_lora_rank", param="max_loras")
         if self._packed + block < left:
             return DoesNotFit(text + "lower max_step_tokens or max_running", param="max_step_tokens")
         return DoesNotFit(text + "use a smaller or more strongly quantised model, or free memory", param="model")

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from tidemill.core.clock import Clock, SystemClock
@@ -27,13 +27,14 @@ from tidemill.core.errors import (
     TidemillError,
     Unavailable,
 )
-from tidemill.core.protocols import Backend, TokenEngine
+from tidemill.core.protocols import AdapterHost, Backend, TokenEngine
 from tidemill.core.quoted import quoted
 from tidemill.core.requests import AnyRequest
 from tidemill.core.tokens import EngineStats
 from tidemill.core.trace import NO_TRACE
 from tidemill.core.version import __version__
 from tidemill.serve.access.key_ring import KeyRing
+from tidemill.serve.adapter_routes import AdapterRoutes
 from tidemill.serve.answer import Answer
 from tidemill.serve.anthropic_dialect import AnthropicDialect, CountDialect
 from tidemill.serve.anthropic_request import count_request, messages_request
@@ -75,6 +76,8 @@ ENDPOINTS: Final = {
     "/detokenize": "texts of token ids",
     "/apply-template": "the text that a conversation becomes",
     "/v1/engine/stats": "the engine's state, as JSON",
+    "/v1/load_lora_adapter": "loads an adapter, which requests may then name as their model",
+    "/v1/unload_lora_adapter": "unloads it",
     "/v1/cache/reset": "forgets the prompts whose keys and values are kept",
     "/drain": "stops the server when what runs has ended",
     "/admin/reload": "reads the settings again",
@@ -105,6 +108,7 @@ def make_app(
     config: ServerConfig,
     *,
     engine: TokenEngine | None = None,
+    adapters: AdapterHost | None = None,
     metrics: PrometheusMetrics | None = None,
     drain: Drain | None = None,
     lifetime: Lifetime | None = None,
@@ -116,10 +120,10 @@ def make_app(
 ) -> Starlette:
     """The ASGI application.
 
-    ``engine`` adds its numbers to /metrics, and its cache can be reset; ``metrics`` is the recorder that the backend
-    writes to as well; ``lifetime`` is started and closed with the application; ``stop`` drains and ends the server
-    within seconds (None: drain_seconds), and says within how many; ``reloader`` has the settings, where they may change
-    meanwhile; ``tracing`` follows requests.
+    ``engine`` adds its numbers to /metrics, and its cache can be reset; ``adapters`` loads and unloads some;
+    ``metrics`` is the recorder that the backend writes to as well; ``lifetime`` is started and closed with the
+    application; ``stop`` drains and ends the server within seconds (None: drain_seconds), and says within how many;
+    ``reloader`` has the settings, where they may change meanwhile; ``tracing`` follows requests.
     """
     live = LiveConfig(config) if reloader is None else reloader.live
     metrics = metrics or PrometheusMetrics()
@@ -139,6 +143,7 @@ def make_app(
         metrics,
         drain or Drain(),
         engine=engine,
+        adapters=AdapterRoutes(adapters),
         reloader=reloader,
         queue=queue,
         stop=stop,
@@ -168,6 +173,7 @@ class _Routes:
         drain: Drain,
         *,
         engine: TokenEngine | None,
+        adapters: AdapterRoutes,
         reloader: Reloader | None,
         queue: Queue,
         stop: Callable[[float | None], float] | None,
@@ -180,6 +186,7 @@ class _Routes:
         self._metrics = metrics
         self._drain = drain
         self._engine = engine
+        self._adapters = adapters
         self._queue = queue
         self._stop = stop
         self._clock = clock
@@ -211,6 +218,8 @@ class _Routes:
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
             Route("/apply-template", self.apply_template, methods=["POST"]),
+            Route("/v1/load_lora_adapter", self.load_adapter, methods=["POST"]),
+            Route("/v1/unload_lora_adapter", self.unload_adapter, methods=["POST"]),
             Route("/v1/cache/reset", self.reset_cache, methods=["POST"]),
             Route("/drain", self.drain, methods=["POST"]),
             Route("/admin/reload", self.reload, methods=["POST"]),
@@ -283,7 +292,8 @@ class _Routes:
         return JSONResponse(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "tidemill"}
+        entry = {"id": name, "object": "model", "created": self._created, "owned_by": "tidemill"}
+        return {**entry, **self._adapters.described(name, self._backend.models[0])}
 
     async def chat(self, request: Request) -> Answer:
         return self._answer(request, await self._read(request, chat_request))
@@ -312,6 +322,18 @@ class _Routes:
 
     async def apply_template(self, request: Request) -> Answer:
         return self._answer(request, await self._read(request, template_request))
+
+    async def load_adapter(self, request: Request) -> Response:
+        """Of a folder or file on the server's machine."""
+        refuse_foreign_page(request, self._config.allowed_origins)
+        request.state.caller.require_admin("loading an adapter")
+        return PlainTextResponse(await self._adapters.load(await self._incoming(request)))
+
+    async def unload_adapter(self, request: Request) -> Response:
+        """What is being answered with it is answered to its end."""
+        refuse_foreign_page(request, self._config.allowed_origins)
+        request.state.caller.require_admin("unloading an adapter")
+        return PlainTextResponse(await self._adapters.unload(await self._incoming(request)))
 
     async def reset_cache(self, request: Request) -> Response:
         """For the prompts of the caller's tenant, everybody's where there are no keys or with ?all=true; no body."""

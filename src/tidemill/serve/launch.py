@@ -27,7 +27,7 @@ class LaunchedBackend:
     async def start(self) -> None:
         """Start the engine process and wait for its model. Raises what stops it: ModelLoadError, DoesNotFit."""
         await self._engine.start()
-        self._backend = LocalBackend(self._engine, self._text, recorder=self._recorder)
+        self._backend = LocalBackend(self._engine, self._text, recorder=self._recorder, adapters=self._engine)
 
     async def close(self) -> None:
         """End the engine process."""
@@ -35,8 +35,8 @@ class LaunchedBackend:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The model that is, or will be, loaded."""
-        return (self._model,)
+        """The model that is, or will be, loaded, and the adapters."""
+        return (self._model,) if self._backend is None else self._backend.models
 
     async def ready(self) -> str | None:
         """None once the engine makes progress."""

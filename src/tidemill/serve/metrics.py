@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import accumulate
@@ -116,7 +117,7 @@ class _EngineCollector(Collector):
                 yield CounterMetricFamily(spec.name, spec.help, value=values[field])
             else:
                 yield GaugeMetricFamily(spec.name, spec.help, value=values[field])
-        yield from router_metrics(stats, self._model)
+        yield from router_metrics(stats, self._model, time.time())
 
 
 def _by_seconds(spec: MetricSpec, counts: Sequence[int], seconds: float) -> Metric:

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import ConfigError
-from tidemill.core.protocols import Backend, TokenEngine
+from tidemill.core.protocols import AdapterHost, Backend, TokenEngine
 from tidemill.serve.app import Lifetime, make_app
 from tidemill.serve.drain import Drain
 from tidemill.serve.listener import bind, check_config
@@ -53,6 +53,7 @@ def run(
     backend: Backend,
     *,
     engine: TokenEngine | None = None,
+    adapters: AdapterHost | None = None,
     metrics: PrometheusMetrics | None = None,
     lifetime: Lifetime | None = None,
     example: Example = "chat",
@@ -71,7 +72,14 @@ def run(
     tracing = open_tracing(config)
     listener = bind(config)
     server = HttpServer(
-        config, backend, engine=engine, metrics=metrics, lifetime=lifetime, reloader=reloader, tracing=tracing
+        config,
+        backend,
+        engine=engine,
+        adapters=adapters,
+        metrics=metrics,
+        lifetime=lifetime,
+        reloader=reloader,
+        tracing=tracing,
     )
     shown = ready_line(config.host, listener.getsockname()[1], backend.models[0], config, example=example)
     server.on_started = lambda: say(shown)
@@ -239,6 +247,7 @@ class HttpServer(DrainingServer):
         backend: Backend,
         *,
         engine: TokenEngine | None,
+        adapters: AdapterHost | None = None,
         metrics: PrometheusMetrics | None,
         lifetime: Lifetime | None,
         reloader: Reloader | None = None,
@@ -250,6 +259,7 @@ class HttpServer(DrainingServer):
                 backend,
                 config,
                 engine=engine,
+                adapters=adapters,
                 metrics=metrics,
                 drain=server.drain,
                 stop=server.stop_within,

@@ -9,6 +9,7 @@ cut by rows and A is each part's. An adapter is used whole or not at all: a tens
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from tidemill.core.errors import ModelLoadError
 from tidemill.graph.formats import dequantize
 from tidemill.graph.lora import Adapter, LowRankDelta, adapter_targets
+from tidemill.models.loading.gguf import GgufFile
 from tidemill.models.loading.gguf_adapter import read_gguf_adapter
 from tidemill.models.loading.lora_part import LoraPart
 from tidemill.models.loading.peft_config import PeftConfig
@@ -27,7 +29,7 @@ from tidemill.models.loading.safetensors import read_shard
 from tidemill.models.loading.stored import StoredTensor
 from tidemill.models.model import Model
 
-__all__ = ["LoadedAdapter", "load_adapter"]
+__all__ = ["LoadedAdapter", "load_adapter", "other_base", "stored_bytes"]
 
 _CONFIG, _TENSORS, _PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
@@ -55,16 +57,7 @@ class LoadedAdapter:
 def load_adapter(path: Path, model: Model, *, max_rank: int) -> LoadedAdapter:
     """Read an adapter for a model. Raises ModelLoadError naming the file and the field or tensor that is missing,
     damaged, of another model or not something this build knows."""
-    try:
-        is_file, is_folder = path.is_file(), path.is_dir()
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{path}: cannot be looked at: {error}") from error
-    if is_file:
-        parts, base = read_gguf_adapter(path, model.graph)
-    elif is_folder:
-        parts, base = _read_peft(path, model)
-    else:
-        raise ModelLoadError(f"{path}: there is no such folder; an adapter is one with {_CONFIG} and {_TENSORS}")
+    parts, base = read_gguf_adapter(path, model.graph) if _is_file(path) else _read_peft(path, model)
     if not parts:
         raise ModelLoadError(f"{path}: has no tensors")
     deltas: dict[str, LowRankDelta] = {}
@@ -76,6 +69,33 @@ def load_adapter(path: Path, model: Model, *, max_rank: int) -> LoadedAdapter:
                 raise ModelLoadError(f"{part.a}: another tensor changes {name} as well")
             deltas[name] = delta
     return LoadedAdapter(adapter=Adapter(deltas=deltas), base=base)
+
+
+def stored_bytes(path: Path) -> int:
+    """What an adapter takes once it is loaded, in float32, from the headers of its files. Raises ModelLoadError."""
+    tensors = GgufFile(path).tensors if _is_file(path) else read_shard(path / _TENSORS)
+    return sum(4 * math.prod(tensor.shape) for tensor in tensors.values())
+
+
+def _is_file(path: Path) -> bool:
+    """Whether an adapter is a GGUF file, not a folder. Raises ModelLoadError if it is neither."""
+    try:
+        if path.is_file() or path.is_dir():
+            return path.is_file()
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path}: cannot be looked at: {error}") from error
+    raise ModelLoadError(f"{path}: there is no such folder; an adapter is one with {_CONFIG} and {_TENSORS}")
+
+
+def other_base(base: str, *names: str) -> bool:
+    """Whether an adapter's base model, by its name, is none of these: neither's last part is a part of the other's."""
+    said = _plain(base)
+    return bool(said) and not any(said in name or name in said for name in map(_plain, names) if name)
+
+
+def _plain(name: str) -> str:
+    last = name.rstrip("/").rpartition("/")[2].lower().removesuffix(".gguf")
+    return "".join(filter(str.isalnum, last))
 
 
 def _read_peft(folder: Path, model: Model) -> tuple[dict[str, LoraPart], str]:
@@ -137,7 +157,7 @@ def _weights_of(module: str, model: Model) -> tuple[str, ...]:
     module = _INNER.sub("", module)
     at, _, last = module.rpartition(".layers.")
     layer, _, inner = last.partition(".")
-    names = _MERGED.get(inner, (inner,))
+    names = _MERGED.get(inner, (inner,)) if model.architecture == "phi3" else (inner,)
     if inner in _RENAMED:
         names = ("mlp.gate",)
     if not at:

@@ -111,7 +111,10 @@ _EMBEDDINGS: Final = record(
         "usage": record({"prompt_tokens": _COUNT, "total_tokens": _COUNT}),
     }
 )
-_MODEL: Final = record({"id": text(), "object": constant("model"), "created": integer(), "owned_by": text()})
+_MODEL: Final = record(
+    {"id": text(), "object": constant("model"), "created": integer(), "owned_by": text()},
+    {"root": text(), "parent": text()},
+)
 _DISTRIBUTION: Final = record({"bounds": listed(number()), "counts": listed(_COUNT), "count": _COUNT, "sum": number(0)})
 _STATS: Final = record(
     {
@@ -158,6 +161,8 @@ ANSWERS: Final[dict[tuple[str, str], Schema]] = {
     ("post", "/detokenize"): record({"prompt": text()}),
     ("post", "/apply-template"): record({"prompt": text()}),
     ("get", "/v1/engine/stats"): _STATS,
+    ("post", "/v1/load_lora_adapter"): text(),
+    ("post", "/v1/unload_lora_adapter"): text(),
     ("post", "/v1/cache/reset"): record({"status": constant("reset")}),
     ("post", "/drain"): record({"status": constant("draining"), "active": _COUNT, "seconds": number(0)}),
     ("post", "/admin/reload"): record(

@@ -33,7 +33,11 @@ _STREAMED: Final = {
     "/v1/messages": _NAMED,
 }
 """Routes that answer with events where they are asked to, and what one of them is, as OpenAPI 3.1 has it."""
-_TEXTS: Final = {"/metrics": "text/plain"}
+_TEXTS: Final = {
+    "/metrics": "text/plain",
+    "/v1/load_lora_adapter": "text/plain",
+    "/v1/unload_lora_adapter": "text/plain",
+}
 """Routes that answer with something else than JSON."""
 _QUERY: Final = {
     "/v1/cache/reset": {"all": constant("true", "false")},

@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from tidemill.core.sampling import MAX_TOP_LOGPROBS
+from tidemill.serve.adapter_routes import LOAD_NOT_BUILT, UNLOAD_NOT_BUILT, LoadBody, UnloadBody
 from tidemill.serve.embedding_schema import EmbeddingBody
 from tidemill.serve.fields import IGNORED, NOT_BUILT
 from tidemill.serve.openapi import responses
@@ -72,5 +73,7 @@ REQUESTS: Final[dict[tuple[str, str], Schema]] = {
     ("post", "/tokenize"): _body(TokenizeBody, {"prompt": text()}),
     ("post", "/detokenize"): _body(DetokenizeBody),
     ("post", "/apply-template"): _body(TemplateBody),
+    ("post", "/v1/load_lora_adapter"): _body(LoadBody, not_built=LOAD_NOT_BUILT),
+    ("post", "/v1/unload_lora_adapter"): _body(UnloadBody, not_built=UNLOAD_NOT_BUILT),
 }
 """By method and path: the JSON of a body."""
