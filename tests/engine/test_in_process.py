@@ -200,3 +200,10 @@ async def test_2000_short_requests_with_random_ends_leave_every_block_free() -> 
         assert stats.preemptions_total > 0
         assert {"stop", "length", "abort"} <= set(stats.requests_finished)
     assert min(ended.values()) > 200
+
+
+async def test_kept_blocks_are_dropped_in_time_though_nobody_asks_for_anything() -> None:
+    async with engine(prefix_cache_ttl=0.02) as one:
+        await collect(one, request("a", 40, max_tokens=1))
+        await until(lambda: not one.stats().kv_blocks_cached)
+        assert one.stats().kv_blocks_free == one.stats().kv_blocks_total

@@ -41,3 +41,32 @@ def test_a_request_that_cannot_make_its_deadline_any_more_is_refused_and_the_oth
     assert deltas[-1].finish_reason is FinishReason.LENGTH
     loop.check_idle()
     assert loop.stats().hopeless_total == 2
+
+
+def test_what_a_prompt_left_is_dropped_in_time_though_nothing_runs() -> None:
+    """Whoever turns waits for commands until the next blocks' time is over, and then drops them; with no time to live
+    it waits for commands alone."""
+    clock = ManualClock()
+    loop = make_loop(clock=clock, prefix_cache_ttl=60.0)
+    turns = Turns(loop)
+    assert turns.pause is None
+    turns.turn([Add(request("a", 33, max_tokens=1))])
+    clock.advance(20.0)
+    turns.turn([Add(request("b", 50, max_tokens=1))])
+    assert not loop.has_work
+    before = loop.stats().kv_blocks_cached
+    assert turns.pause == 40.0
+    clock.advance(40.0)
+    clock.advance(turns.pause)
+    kept = turns.turn([]).stats
+    assert kept is not None
+    assert 0 < kept.kv_blocks_cached < before
+    assert turns.pause is not None
+    clock.advance(turns.pause + 0.01)
+    empty = turns.turn([]).stats
+    assert empty is not None
+    assert empty.kv_blocks_cached == 0
+    assert turns.pause is None
+    forever = Turns(make_loop(clock=clock))
+    forever.turn([Add(request("a", 33, max_tokens=1))])
+    assert forever.pause is None

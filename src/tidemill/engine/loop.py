@@ -162,6 +162,12 @@ class EngineLoop:
         return self._scheduler.idle_seconds
 
     @property
+    def expiry_seconds(self) -> float | None:
+        """How long until ``step`` has something to drop though there is no work: what a prompt left in the cache, whose
+        time is over. None: never."""
+        return self._scheduler.expiry_seconds
+
+    @property
     def progress(self) -> int:
         """Grows while a step is being computed. Read from any thread."""
         return self._executor.progress

@@ -28,6 +28,10 @@ STATS_SECONDS = 0.05
 """A snapshot of the counters goes along this often while there is work, and always when there is none."""
 
 
+_LEAST_EXPIRY = 0.01
+"""Blocks whose time is over together are dropped together."""
+
+
 class Turns:
     """A loop, and the gate in front of it. Used by one thread."""
 
@@ -41,10 +45,13 @@ class Turns:
     def pause(self) -> float | None:
         """How long to wait for commands before the next turn, in seconds; None: until one comes."""
         gate = GATE_SECONDS if len(self._gate) or len(self._desk) else None
-        if not self._loop.has_work:
-            return gate
-        idle = self._loop.idle_seconds
-        return idle if gate is None else min(gate, idle)
+        next_work = self._loop.idle_seconds if self._loop.has_work else self._next_expiry
+        return min((one for one in (gate, next_work) if one is not None), default=None)
+
+    @property
+    def _next_expiry(self) -> float | None:
+        seconds = self._loop.expiry_seconds
+        return None if seconds is None else max(seconds, _LEAST_EXPIRY)
 
     def turn(self, commands: Iterable[Command], *, stats: bool = True) -> Outbox:
         """Apply the commands in their order, then run one step. A request that is refused is a Reject, not an error;

@@ -294,6 +294,12 @@ class Scheduler:
             self._space.expire(self._clock.now(), self._config.prefix_cache_ttl)
 
     @property
+    def expiry_seconds(self) -> float | None:
+        """How long until the next cached block's time is over, if nobody takes it up; None: none ever is."""
+        since = self._space.idle_since if self._config.prefix_cache_ttl else None
+        return None if since is None else max(0.0, since + self._config.prefix_cache_ttl - self._clock.now())
+
+    @property
     def kv_fragmentation(self) -> float:
         """Part of the slots in held blocks that have no token."""
         return fragmentation(self._space, self.running)

@@ -108,6 +108,11 @@ class BlockCache:
         self.num_evicted += 1
         return block
 
+    @property
+    def idle_since(self) -> float | None:
+        """When the block became idle that has been so for longest; None: none is."""
+        return next(iter(self._idle.values()), None)
+
     def expire(self, before: float) -> list[BlockId]:
         """The blocks that became idle before a time; they cannot be found any more."""
         expired = []

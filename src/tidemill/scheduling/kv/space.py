@@ -278,6 +278,11 @@ class KvSpace:
             pool.cache.now = now
             pool.expire(now - seconds)
 
+    @property
+    def idle_since(self) -> float | None:
+        """Since when the cached block that nobody has held for longest is idle; None: there is none."""
+        return min((since for pool in self._pools if (since := pool.cache.idle_since) is not None), default=None)
+
     def clear(self) -> int:
         """Let no block be found any more. How many cached ones became free."""
         if self._log is not None:
