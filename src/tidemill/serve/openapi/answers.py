@@ -131,7 +131,7 @@ _STATS: Final = record(
                 **dict.fromkeys(("blocks", "held", "cached", "free", "block_size"), _COUNT),
                 "fragmentation": number(0, 1),
                 "format": text(),
-                "bytes_per_token": number(0),
+                "bytes_per_token": _COUNT,
             }
         ),
         "prefix": record(
