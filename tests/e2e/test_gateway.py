@@ -78,7 +78,7 @@ async def test_a_server_killed_under_load_loses_nothing_that_had_shown_nothing(
             "replicas": replicas,
             "breaker": {"failures": 2, "open_seconds": 0.5, "longest_open_seconds": 1},
             "retries": {"least_per_second": 100},
-            "probes": {"interval_seconds": 0.2, "failures": 1},
+            "probes": {"interval_seconds": 3600},  # nobody looks: failures are seen by requests alone
         }
         file.write_text(yaml.safe_dump(settings))
         async with gateway_process(file) as (_, url), httpx.AsyncClient(base_url=url, timeout=120) as client:
@@ -97,8 +97,6 @@ async def test_a_server_killed_under_load_loses_nothing_that_had_shown_nothing(
             shown = (await client.get("/admin/replicas")).json()["replicas"]
             assert [one["in_flight"] for one in shown] == [0, 0]
             stack.enter_context(serving(smollm2_path, tmp_path / "log2", *_SMALL, "--port", str(port)))
-            while not (await client.get("/admin/replicas")).json()["replicas"][0]["healthy"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
             seen: set[str] = set()
             while seen != {"r0", "r1"}:  # it gets requests again, by itself
                 again = await asyncio.gather(*(stream(client, n, asyncio.Event()) for n in range(4)))
