@@ -48,7 +48,7 @@ def test_the_last_line_has_the_figures_of_the_table(model: str, capsys: pytest.C
     head = next(row for row in found["profiles"]["decode 2 at 32"] if row["kind"] == "head")
     assert (head["operations"], head["bytes"]) == (256, 256)
     assert [one["streams"] for one in found["host"]] == [1, 16]
-    parts = {"schedule", "plan", "submit", "collect", "commit", "emit", "detokenise"}
+    parts = {"draft", "schedule", "plan", "submit", "collect", "commit", "emit", "detokenise"}
     assert all(set(one["parts_ms"]) == parts for one in found["host"])
     assert all(one["host_ms"] == pytest.approx(sum(one["parts_ms"].values()), abs=4e-3) for one in found["host"])
 

@@ -1,8 +1,8 @@
 """What a step costs outside the executor, in the real engine loop: from the plan to text.
 
 One turn as the engine process makes it, without the counters that few turns send along, and what the server does with
-its deltas, on one thread, so that every part can be timed: schedule, plan, submit, collect, commit (the loop's own
-meter), emit (pack and parse the message), detokenise (text of each stream).
+its deltas, on one thread, so that every part can be timed: draft, schedule, plan, submit, collect, commit (the loop's
+own meter), emit (pack and parse the message), detokenise (text of each stream).
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class EngineStats:
     resident_bytes: int = 0
     """What its process had in memory within the last second, interpreter and libraries included."""
     host_seconds: dict[str, float] = field(default_factory=dict)
-    """Time outside the executor since the start, by part: schedule, plan, submit, collect, commit, emit."""
+    """Time outside the executor since the start, by part: draft, schedule, plan, submit, collect, commit, emit."""
     step_time_share: dict[str, dict[str, float]] = field(default_factory=dict)
     """By phase and kind of work: its part of the executor's time. Empty unless profile_every is on."""
     step_roof_share: dict[str, dict[str, float]] = field(default_factory=dict)
