@@ -34,7 +34,7 @@ StepRunner::StepRunner(Kernels kernels, ThreadPool& pool, StepSettings settings,
       kv_(kv), adapters_(adapters), profile_(pool) {
   const std::size_t panel = kPanelRows * row_stride(program.panel_width());
   scratch_floats_ = align_up(std::max(panel, attention_scratch_floats(program.largest_head_dim())), 64);
-  scratch_.resize(scratch_floats_ * static_cast<std::size_t>(pool.threads()));
+  scratch_ = PagedMemory(sizeof(float) * scratch_floats_ * static_cast<std::size_t>(pool.threads()));
   expanded_memory_ = PagedMemory(kExpandedBytes * static_cast<std::size_t>(pool.threads()));
   for (int i = 0; i < pool.threads(); ++i) {
     samplers_.emplace_back(kernels.vector->sampler, program.vocab);

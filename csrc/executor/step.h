@@ -100,7 +100,9 @@ class StepRunner {
   void write_kv(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list);
   void attend(const AttentionCall& call, const AttentionKernels& kernels, TaskList& list);
   void attend_stages(const AttentionCall& call, const AttentionKernels& kernels, const TaskList& list);
-  float* scratch(int thread) { return scratch_.data() + static_cast<std::size_t>(thread) * scratch_floats_; }
+  float* scratch(int thread) {
+    return reinterpret_cast<float*>(scratch_.data()) + static_cast<std::size_t>(thread) * scratch_floats_;
+  }
 
   Kernels kernels_;
   ThreadPool& pool_;
@@ -117,7 +119,7 @@ class StepRunner {
   std::vector<const Ahead*> ahead_;  // what threads fetch while they wait, by linear instruction
   Arena arena_;
   std::size_t scratch_floats_;
-  std::vector<float> scratch_;  // one part per thread
+  PagedMemory scratch_;  // one part per thread, in whole lines: stores across lines are slow
   PagedMemory expanded_memory_;  // one part per thread
   std::vector<ExpandedTiles> expanded_;
   std::uint64_t uses_ = 0;  // of expanded_, so far

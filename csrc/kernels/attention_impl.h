@@ -431,7 +431,7 @@ void merge(const AttentionCall& call, const AttentionRow* rows, const AttentionT
 }
 
 // A token's key and value of one head, into its slot.
-template <class Element>
+template <class S, class Element>
   requires(!Element::kQuantized)
 TIDEMILL_INLINE void store_head(const KvLayer& kv, std::int32_t block, std::int32_t kv_head, std::int32_t slot,
                                 const float* k, const float* v) {
@@ -439,12 +439,14 @@ TIDEMILL_INLINE void store_head(const KvLayer& kv, std::int32_t block, std::int3
   const std::int32_t padded = kv.padded_dim();
   Type* keys = reinterpret_cast<Type*>(kv.keys(block, kv_head)) + slot;
   Type* values = reinterpret_cast<Type*>(kv.values(block, kv_head)) + slot * padded;
-  for (std::int32_t d = 0; d < kv.head_dim; ++d) store_element(keys + d * kv.block_size, k[d]);
-  for (std::int32_t d = 0; d < kv.head_dim; ++d) store_element(values + d, v[d]);
+  alignas(64) Type elements[kMaxHeadDim];
+  store_elements<S>(elements, k, kv.head_dim);
+  for (std::int32_t d = 0; d < kv.head_dim; ++d) keys[d * kv.block_size] = elements[d];
+  store_elements<S>(values, v, kv.head_dim);
   for (std::int32_t d = kv.head_dim; d < padded; ++d) store_element(values + d, 0.0f);
 }
 
-template <class Element>
+template <class S, class Element>
   requires Element::kQuantized
 TIDEMILL_INLINE void store_head(const KvLayer& kv, std::int32_t block, std::int32_t kv_head, std::int32_t slot,
                                 const float* k, const float* v) {
@@ -490,7 +492,7 @@ void write_kv(const AttentionCall& call, const AttentionRow& row, std::int32_t b
         rope_head<S>(k, dim, call.rope_cos + at, call.rope_sin + at, call.rope_half, head);
         k = head;
       }
-      store_head<Element>(call.kv, block, h, slot, k, v);
+      store_head<S, Element>(call.kv, block, h, slot, k, v);
     }
   }
 }

@@ -58,6 +58,18 @@ struct WideElement : OnceElement<F32Element> {
 TIDEMILL_INLINE void store_element(std::uint16_t* p, float x) { *p = float_to_half(x); }
 TIDEMILL_INLINE void store_element(float* p, float x) { *p = x; }
 
+// A whole head, rounded as one element is.
+template <class S>
+TIDEMILL_INLINE void store_elements(std::uint16_t* p, const float* x, std::int32_t n) {
+  std::int32_t i = 0;
+  for (; i + S::kLanes <= n; i += S::kLanes) S::store_half(p + i, S::load(x + i));
+  for (; i < n; ++i) store_element(p + i, x[i]);
+}
+template <class S>
+TIDEMILL_INLINE void store_elements(float* p, const float* x, std::int32_t n) {
+  __builtin_memcpy(p, x, sizeof(float) * static_cast<std::size_t>(n));
+}
+
 constexpr int kRunTokens = 16;  // tokens that are sure to lie side by side in one block
 constexpr int kTileRuns = kTileTokens / kRunTokens;
 

@@ -20,4 +20,6 @@ ExpandedTiles::Place ExpandedTiles::of(const std::uint8_t* tile, std::size_t byt
   return {memory_ + used_ - room, false};
 }
 
+void ExpandedTiles::take_back() { used_ = kept_[--count_].at; }
+
 }  // namespace tidemill

@@ -19,6 +19,8 @@ class ExpandedTiles {
   };
   // Where `bytes` of the tiles that begin at this packed one are kept: room to be filled, or what an earlier call filled.
   Place of(const std::uint8_t* tile, std::size_t bytes);
+  // The room that was given last is free again, and was not filled.
+  void take_back();
 
  private:
   static constexpr int kMost = 8;  // weights side by side in one layer

@@ -7,7 +7,7 @@ namespace tidemill {
 // x / (1 + exp(exponent))
 template <class S>
 TIDEMILL_INLINE typename S::V times_sigmoid(typename S::V x, typename S::V exponent) {
-  return S::div(x, S::add(S::set(1.0f), simd::exp<S>(exponent)));
+  return simd::near_quotient<S>(x, S::add(S::set(1.0f), simd::exp<S>(exponent)));
 }
 
 template <class S>

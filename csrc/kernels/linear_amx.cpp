@@ -198,10 +198,13 @@ struct TiledProduct {
   std::size_t tile_bytes() const { return column_record(kForm) * static_cast<std::size_t>(groups()); }
   std::size_t block_bytes() const { return kRowRecord * static_cast<std::size_t>(groups()); }
 
-  void expand(std::int32_t begin, std::int32_t end, std::uint8_t* columns) const {
+  // False where a scale is infinite.
+  bool expand(std::int32_t begin, std::int32_t end, std::uint8_t* columns) const {
+    bool finite = true;
     for (std::int32_t t = begin; t < end; ++t, columns += tile_bytes()) {
-      expand_columns<L>(weight.data + weight.tile_bytes * static_cast<std::size_t>(t), groups(), columns);
+      finite &= expand_columns<L>(weight.data + weight.tile_bytes * static_cast<std::size_t>(t), groups(), columns);
     }
+    return finite;
   }
 
   // All rows times tiles [begin, end), which lie expanded at `columns`. block: room for 16 expanded rows.
@@ -241,7 +244,11 @@ bool multiply_rows(const PackedMatrix& weight, const QuantizedRows& x, std::int3
   configure_tiles();
   for (std::int32_t begin = tile_begin; begin < tile_end; begin += per_pass) {
     const std::int32_t end = tile_end - begin < per_pass ? tile_end : begin + per_pass;
-    if (!place.filled) product.expand(begin, end, columns);
+    if (!place.filled && !product.expand(begin, end, columns)) {
+      if (place.bytes != nullptr) kept->take_back();
+      linear_kernels_avx512().linear_quantized(weight, {rows, x.k, x.values, x.scales}, begin, end, output, 0, nullptr);
+      continue;
+    }
     product.multiply(begin, end, columns, block);
   }
   release_tiles();

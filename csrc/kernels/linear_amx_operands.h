@@ -60,26 +60,31 @@ inline __m512i signed_codes(const std::uint8_t* group, int quad) {
   return codes;
 }
 
+// False where one is infinite that sums are multiplied with: products would be NaN (see `scaled` in linear_amx.cpp).
 template <Layout L>
-inline void expand_scales(const BlockScales& block, const std::uint8_t* group, float* out) {
+inline bool expand_scales(const BlockScales& block, const std::uint8_t* group, float* out) {
   if constexpr (kShape<L>.halves()) {
     const HalfScales half = load_half_scales<L>(group);
     _mm512_store_ps(out, block.d);
     _mm512_store_ps(out + 16, half.first);
     _mm512_store_ps(out + 32, half.second);
+    return true;
   } else {
     const ColumnScales scales = load_scales<L>(block, group);
     _mm512_store_ps(out, scales.d);
     if constexpr (form_of(L) == Form::kMinimum) {
       _mm512_store_ps(out + 16, kShape<L>.super() ? negate(scales.m) : scales.m);
     }
+    constexpr int kInfinities = 0x18;
+    return form_of(L) == Form::kPower || _mm512_fpclass_ps_mask(scales.d, kInfinities) == 0;
   }
 }
 
-// All groups of one packed tile.
+// All groups of one packed tile. False where a scale is infinite.
 template <Layout L>
-void expand_columns(const std::uint8_t* w, std::int32_t groups, std::uint8_t* out) {
+bool expand_columns(const std::uint8_t* w, std::int32_t groups, std::uint8_t* out) {
   BlockScales block{_mm512_setzero_ps(), _mm512_setzero_ps()};
+  bool finite = true;
   for (std::int32_t g = 0; g < groups; ++g, w += kShape<L>.group_bytes(), out += column_record(form_of(L))) {
     if constexpr (kShape<L>.super()) {
       if (g % 8 == 0) {
@@ -89,8 +94,9 @@ void expand_columns(const std::uint8_t* w, std::int32_t groups, std::uint8_t* ou
     }
     TIDEMILL_UNROLL
     for (int quad = 0; quad < kGroup / 4; ++quad) _mm512_store_si512(out + 64 * quad, signed_codes<L>(w, quad));
-    expand_scales<L>(block, w, reinterpret_cast<float*>(out + kCodeBytes));
+    finite &= expand_scales<L>(block, w, reinterpret_cast<float*>(out + kCodeBytes));
   }
+  return finite;
 }
 
 // ---- rows -----------------------------------------------------------------------------------------------------

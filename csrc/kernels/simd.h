@@ -425,6 +425,12 @@ struct Avx512 {
   static TIDEMILL_INLINE V round(V x) {
     return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
+  static TIDEMILL_INLINE V times_power_of_two(V x, V n) { return _mm512_scalef_ps(x, n); }
+  // 1 / x within two units of the last place, by one step of Newton's method; a division takes as long as 16 products.
+  static TIDEMILL_INLINE V reciprocal(V x) {
+    const V y = _mm512_rcp14_ps(x);
+    return fma(fnma(x, y, set(1.0f)), y, y);
+  }
   static TIDEMILL_INLINE V power_of_two(V n) {
     const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
     return _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23));
@@ -478,13 +484,33 @@ TIDEMILL_INLINE Exponential<S> exponential(typename S::V x) {
   return {n, f, p};
 }
 
+// x 2^n for whole n of normal powers.
+template <class S>
+TIDEMILL_INLINE typename S::V times_power_of_two(typename S::V x, typename S::V n) {
+  if constexpr (requires { S::times_power_of_two(x, n); }) {
+    return S::times_power_of_two(x, n);
+  } else {
+    return S::mul(x, S::power_of_two(n));
+  }
+}
+
+// a / b for positive, finite b, within a few units of the last place.
+template <class S>
+TIDEMILL_INLINE typename S::V near_quotient(typename S::V a, typename S::V b) {
+  if constexpr (requires { S::reciprocal(b); }) {
+    return S::mul(a, S::reciprocal(b));
+  } else {
+    return S::div(a, b);
+  }
+}
+
 // exp(x): relative error below 3e-7; 0 below -87.3, NaN for NaN.
 template <class S>
 TIDEMILL_INLINE typename S::V exp(typename S::V x) {
   using V = typename S::V;
   const V low = S::set(-87.3f);
   const Exponential<S> e = exponential<S>(S::min(S::set(88.0f), S::max(low, x)));
-  const V power = S::mul(S::fma(e.p, e.f, S::set(1.0f)), S::power_of_two(e.n));
+  const V power = times_power_of_two<S>(S::fma(e.p, e.f, S::set(1.0f)), e.n);
   return S::zero_unless(S::not_less(x, low), power);
 }
 

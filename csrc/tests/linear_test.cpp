@@ -341,6 +341,39 @@ void instruction_sets_agree(FileFormat format) {
   }
 }
 
+// An infinite scale makes outputs infinite, or NaN where its sum is zero: the same ones in every instruction set, with tiles
+// that are kept as without.
+void infinite_scales_agree(FileFormat format) {
+  const int n = 40, k = 2 * width_of(format), rows = 48;
+  FileWeight w = random_weight(format, n, k, 33);
+  const std::size_t row_bytes = w.bytes.size() / n;
+  w.bytes[3 * row_bytes + block_bytes(format)] = 0x00;  // d of the second block of output 3
+  w.bytes[3 * row_bytes + block_bytes(format) + 1] = 0x7c;
+  const Packed packed = pack(w);
+  const std::vector<float> x = random_floats(static_cast<std::size_t>(rows * k), 11);
+  const std::vector<float> portable = product(linear_kernels_portable(), packed, true, x.data(), rows);
+  CHECK_CASE(!std::isfinite(portable[3]), "%s: %g", name_of(format), static_cast<double>(portable[3]));
+  const auto same = [&](const std::vector<float>& out) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (std::isnan(portable[i]) ? !std::isnan(out[i]) : out[i] != portable[i]) return false;
+    }
+    return true;
+  };
+  for (const LinearKernels* kernels : available_kernels()) {
+    CHECK_CASE(same(product(*kernels, packed, true, x.data(), rows)), "%s %s", kernels->isa, name_of(format));
+    AlignedBytes memory(1 << 17);
+    ExpandedTiles kept(memory.get(), 1 << 17);
+    kept.begin(1);
+    const Quantized q(*kernels, x.data(), rows, k, static_cast<std::size_t>(k));
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      std::vector<float> out(portable.size());
+      const LinearOutput output{out.data(), n, nullptr, nullptr, 0};
+      kernels->linear_quantized(packed.matrix, q.rows, 0, packed.matrix.tiles(), output, 0, &kept);
+      CHECK_CASE(same(out), "%s %s kept, call %d", kernels->isa, name_of(format), repeat);
+    }
+  }
+}
+
 // FNV-1a (Fowler, Noll, Vo) over the bits of many outputs.
 std::uint64_t digest(std::uint64_t hash, const std::vector<float>& values) {
   for (const float value : values) hash = (hash ^ std::bit_cast<std::uint32_t>(value)) * 0x100000001b3u;
@@ -400,6 +433,9 @@ int main(int count, char** arguments) {
   }
   for (const FileFormat format : kFormats) {
     if (is_quantized(format)) instruction_sets_agree(format);
+  }
+  for (const FileFormat format : {FileFormat::kQ4_0, FileFormat::kQ8_0, FileFormat::kQ4_1, FileFormat::kQ4_K}) {
+    infinite_scales_agree(format);
   }
   architectures_agree();
   return finish("linear");

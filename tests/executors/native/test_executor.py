@@ -44,6 +44,30 @@ def test_plain_and_fused_graphs_give_the_same_bits(format_: WeightFormat, numeri
 
 
 @pytest.mark.parametrize("isa", EVERY_ISA)
+@pytest.mark.parametrize("format_", [WeightFormat.Q4_0, WeightFormat.Q8_0, WeightFormat.Q4_K, WeightFormat.F16])
+def test_a_prompt_at_once_gives_the_bits_that_it_gives_in_parts(isa: str, format_: WeightFormat) -> None:
+    """Many rows of a linear layer are shared out by rows, few by outputs, on one thread and on two."""
+    prompt = np.random.default_rng(6).integers(0, VOCAB, 301).tolist()
+    found = []
+    for threads, part in ((2, 301), (1, 301), (2, 70), (2, 20)):
+        executor = Rig(
+            model=tiny_model(format_),
+            executor=ExecutorConfig(threads=threads, isa=isa),  # type: ignore[arg-type]
+        ).make_executor()
+        for start in range(0, 301, part):
+            tokens = prompt[start : start + part]
+            last = start + part >= 301
+            row = plan_row(tokens, start=start, blocks=range(19), outputs=1 if last else 0)
+            if last:
+                found.append(executor.logits(step(row))[0])
+            else:
+                executor.submit(step(row))
+                executor.collect()
+        executor.close()
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("kv_heads", [1, 3, 6])
 def test_a_whole_model_equals_the_reference(isa: str, kv_heads: int) -> None:
     """Exact numerics against float64, for every format, at every position of 75."""
