@@ -26,7 +26,7 @@
 //     q2_k              s = sum sc[h] * n * v;                     acc = fma(float(s) * D, scale, acc)
 //                       t = mn[0] * half_sum[0] + mn[1] * half_sum[1];  acc = fma(-(float(t) * M), scale, acc)
 //                     Every s and t is below 2^24, and below 2^22 where there is one scale per group: float(s) is exact.
-//                     d comes first because it has few bits (linear_amx.cpp). Where an f16 scale is infinite, AMX gives NaN for 12 to 31 rows.
+//                     d comes first because it has few bits (linear_amx.cpp).
 //
 //   linear_float      weights become w = (n - offset) * d, fma(n, d, m), q * d or the float itself: the file's exact
 //                     values, those with a minimum rounded once, as are those of f8_e4m3, 8-bit float * f32 d. acc = 0; for each group of 32 k in ascending order

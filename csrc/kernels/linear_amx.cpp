@@ -290,7 +290,12 @@ bool stream_rows(const PackedMatrix& weight, const QuantizedRows& x, std::int32_
       const std::int32_t row = b * kTileRows;
       const std::int32_t count = rows - row < kTileRows ? rows - row : kTileRows;
       stream_tiles<L>(weight, records + block_bytes * static_cast<std::size_t>(b), begin, end,
-                      [&](std::int32_t t, const float* acc) { store_tile<Avx512Store>(acc, row, count, t, weight.n, output); });
+                      [&](std::int32_t t, const float* acc, bool finite) {
+        if (finite) return store_tile<Avx512Store>(acc, row, count, t, weight.n, output);
+        QuantizedRows own = rows_from(x, row);
+        own.rows = count;
+        linear_kernels_avx512().linear_quantized(weight, own, t, t + 1, rows_from(output, row), 0, nullptr);
+      });
     }
   }
   release_tiles();

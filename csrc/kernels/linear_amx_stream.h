@@ -136,7 +136,8 @@ inline void add_scaled(__m512& total, __m512 a, const std::uint8_t* b) {
   __asm__ volatile("vfmadd231ps (%2)%{1to16%}, %1, %0" : "+v"(total) : "v"(a), "r"(b));
 }
 
-// Rows of a block x tiles [begin, end), of an even number of groups: emit(tile, acc [16][16]).
+// Rows of a block x tiles [begin, end), of an even number of groups: emit(tile, acc [16][16], finite). Where a scale is not
+// finite the sums are NaN, which those of linear.h need not be.
 template <Layout L, class Emit>
 void stream_tiles(const PackedMatrix& weight, const std::uint8_t* rows, std::int32_t begin, std::int32_t end, const Emit& emit) {
   constexpr Form form = form_of(L);
@@ -214,6 +215,7 @@ void stream_tiles(const PackedMatrix& weight, const std::uint8_t* rows, std::int
     TIDEMILL_UNROLL
     for (int r = 0; r < 16; ++r) total[r] = _mm512_setzero_ps();
     const std::uint8_t* row = rows;
+    __mmask16 infinite = 0;
     const auto add_group = [&]<bool Odd>(std::int32_t g) __attribute__((always_inline)) {
       fetch_ahead<kBytes, 4 * kBytes>(expanded.group());
       if constexpr (kShape<L>.super()) {
@@ -223,6 +225,10 @@ void stream_tiles(const PackedMatrix& weight, const std::uint8_t* rows, std::int
       expand_scales<L>(block, added.group(), columns);
       const __m512 d = _mm512_load_ps(columns);
       const __m512 one = kHalves ? _mm512_load_ps(columns + 16) : d;
+      if constexpr (form == Form::kScale || form == Form::kMinimum) {
+        constexpr int kInfinities = 0x18;
+        infinite |= _mm512_fpclass_ps_mask(one, kInfinities);
+      }
       const __m512 minus_raised = _mm512_mul_ps(one, _mm512_set1_ps(-kRaised));
       const std::int32_t* sum = sums[number % kSumsKept];
       const std::uint8_t* words = row + kCodeBytes;
@@ -258,7 +264,7 @@ void stream_tiles(const PackedMatrix& weight, const std::uint8_t* rows, std::int
     }
     TIDEMILL_UNROLL
     for (int r = 0; r < 16; ++r) _mm512_store_ps(acc + 16 * r, total[r]);
-    emit(t, acc);
+    emit(t, acc, infinite == 0);
   }
 }
 
