@@ -87,10 +87,11 @@ class Sequence {
   }
 
   double largest_error(const std::vector<float>& found) const {
+    const std::vector<double> k = all_stored(k_), v = all_stored(v_);
     double worst = 0.0;
     for (std::int32_t t = 0; t < shape_.queries; ++t) {
       for (std::int32_t head = 0; head < shape_.heads(); ++head) {
-        const std::vector<double> expected = plain(shape_.start() + t, head);
+        const std::vector<double> expected = plain(shape_.start() + t, head, k, v);
         const float* one = found.data() + size(t, row_width()) + size(head, shape_.head_dim);
         for (std::size_t d = 0; d < expected.size(); ++d) worst = std::max(worst, std::abs(one[d] - expected[d]));
         for (std::size_t d = 0; d < expected.size(); ++d) worst = std::isfinite(one[d]) ? worst : 1e9;
@@ -148,23 +149,35 @@ class Sequence {
     }
   }
 
-  // A number of a head as the format keeps it, by the format's own definition.
-  double stored(const float* head, std::int32_t d) const {
-    if (format_ == KvFormat::kF32) return head[d];
-    if (format_ == KvFormat::kF16) return half_to_float(float_to_half(head[d]));
-    const std::int32_t begin = d / kKvGroup * kKvGroup;
-    float largest = 0.0f;
-    for (std::int32_t i = begin; i < std::min(begin + kKvGroup, shape_.head_dim); ++i) {
-      if (std::abs(head[i]) > std::abs(largest)) largest = head[i];
-    }
+  // Numbers [begin, begin + count) of a head, which share a scale, as the format keeps them, by its own definition.
+  void store_group(const float* begin, std::int32_t count, double* out) const {
+    const auto magnitude_less = [](float a, float b) { return std::abs(a) < std::abs(b); };
+    const float largest = *std::max_element(begin, begin + count, magnitude_less);
     const float step = format_ == KvFormat::kQ8 ? std::abs(largest) / 127.0f : largest / -8.0f;
-    const float scaled = head[d] * (step == 0.0f ? 0.0f : 1.0f / step);
-    const float code = format_ == KvFormat::kQ8 ? std::round(scaled) : std::min(std::trunc(scaled + 8.5f), 15.0f) - 8.0f;
-    return double{half_to_float(float_to_half(step))} * code;
+    const double kept_step = half_to_float(float_to_half(step));
+    for (std::int32_t i = 0; i < count; ++i) {
+      const float scaled = begin[i] * (step == 0.0f ? 0.0f : 1.0f / step);
+      out[i] = kept_step * (format_ == KvFormat::kQ8 ? std::round(scaled) : std::min(std::trunc(scaled + 8.5f), 15.0f) - 8.0f);
+    }
+  }
+
+  std::vector<double> all_stored(const std::vector<float>& values) const {
+    std::vector<double> out(values.begin(), values.end());
+    if (format_ == KvFormat::kF16) {
+      for (double& value : out) value = half_to_float(float_to_half(static_cast<float>(value)));
+    }
+    if (format_ == KvFormat::kF16 || format_ == KvFormat::kF32) return out;
+    for (std::size_t head = 0; head < values.size(); head += static_cast<std::size_t>(shape_.head_dim)) {
+      for (std::int32_t d = 0; d < shape_.head_dim; d += kKvGroup) {
+        const std::size_t at = head + static_cast<std::size_t>(d);
+        store_group(&values[at], std::min(kKvGroup, shape_.head_dim - d), &out[at]);
+      }
+    }
+    return out;
   }
 
   // The definition.
-  std::vector<double> plain(std::int32_t position, std::int32_t head) const {
+  std::vector<double> plain(std::int32_t position, std::int32_t head, const std::vector<double>& k, const std::vector<double>& v) const {
     const std::int32_t last = shape_.causal ? position : shape_.context - 1;
     const std::int32_t first = shape_.window == 0 ? 0 : std::max(0, position - shape_.window + 1);
     const auto dim = static_cast<std::size_t>(shape_.head_dim);
@@ -173,7 +186,7 @@ class Sequence {
     std::vector<double> scores;
     for (std::int32_t t = first; t <= last; ++t) {
       double score = 0.0;
-      for (std::size_t d = 0; d < dim; ++d) score += double{shape_.scale} * q[d] * stored(k_.data() + at(t), static_cast<std::int32_t>(d));
+      for (std::size_t d = 0; d < dim; ++d) score += double{shape_.scale} * q[d] * k[at(t) + d];
       scores.push_back(shape_.soft_cap == 0.0f ? score : shape_.soft_cap * std::tanh(score / shape_.soft_cap));
     }
     const double sink = sinks_[static_cast<std::size_t>(head)];
@@ -184,7 +197,7 @@ class Sequence {
     for (std::int32_t t = first; t <= last; ++t) {
       const double weight = std::exp(scores[static_cast<std::size_t>(t - first)] - largest);
       total += weight;
-      for (std::size_t d = 0; d < dim; ++d) out[d] += weight * stored(v_.data() + at(t), static_cast<std::int32_t>(d));
+      for (std::size_t d = 0; d < dim; ++d) out[d] += weight * v[at(t) + d];
     }
     for (double& value : out) value /= total;
     return out;
