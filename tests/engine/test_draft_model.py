@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.deepen import deepen
+from tests.support.drafts import draft_proposer
 from tests.support.gguf_bytes import gguf_bytes, tiny_llama_metadata, tiny_llama_tensors
-from tests.support.tiny import CONFIG, Answer, Rig, TinyModel, request, run, tiny_model
+from tests.support.tiny import CONFIG, VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.sampling import SamplingOptions
@@ -24,7 +25,6 @@ from tidemill.models.draft_plan import draft_bytes
 from tidemill.models.loading import load_model
 from tidemill.models.memory_plan import plan_memory
 from tidemill.models.shape import read_shape
-from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "data"
 TARGET = tiny_model()
@@ -44,12 +44,8 @@ def asked() -> list[TokenRequest]:
     ]
 
 
-def proposer(draft: TinyModel, *, num_blocks: int = 256, **changes: Any) -> DraftModelProposer:
-    executor = Rig(model=draft, num_blocks=num_blocks).make_executor()
-    settings = {"max_step_tokens": 512, "max_tokens": 1024, "vocab_size": TARGET.graph.vocab_size, "masked": True}
-    return DraftModelProposer(
-        executor, KvSpace([KvGroupSpace(num_blocks=num_blocks, block_size=16)]), **settings | changes
-    )
+def proposer(draft: TinyModel, **changes: Any) -> DraftModelProposer:
+    return draft_proposer(draft, **{"vocab_size": VOCAB} | changes)
 
 
 def answers(made: DraftModelProposer | None, **ways: Any) -> tuple[dict[tuple[str, int], Answer], EngineLoop]:

@@ -4,7 +4,7 @@ is run. Hypothesis picks requests and ways to run them; the yardstick is the req
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import cache
 from typing import Literal
@@ -13,11 +13,13 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from tests.support.drafts import draft_proposer
 from tests.support.guesses import Guessing
 from tests.support.isas import EVERY_ISA
 from tests.support.tiny import VARIANTS, VOCAB, Answer, Rig, TinyModel, request, run, tiny_adapters, tiny_model
 from tidemill.core.config import ExecutorConfig
-from tidemill.core.tokens import TokenRequest
+from tidemill.core.tokens import EngineStats, TokenRequest
+from tidemill.engine.proposer import Proposer
 from tidemill.graph.formats import WeightFormat
 from tidemill.models.registry import ARCHITECTURES
 
@@ -70,10 +72,26 @@ class PartlyRight:
 def learn(rig: Rig, answers: dict[tuple[str, int], Answer], requests: list[TokenRequest]) -> None:
     """Tell the rig's proposer what was answered."""
     prompts = {one.request_id: list(one.prompt) for one in requests}
-    for proposer in rig.proposers:
-        guess: PartlyRight = proposer.guess  # type: ignore[attr-defined]
+    guesses = [one.guess for one in rig.proposers if isinstance(one, Guessing)]
+    for guess in guesses:
+        assert isinstance(guess, PartlyRight)
         for (name, choice), answer in answers.items():
             guess.known[len(guess.known), choice] = [*prompts[name], *answer.tokens]
+
+
+@st.composite
+def proposers(draw: st.DrawFn, target: TinyModel, number: int) -> list[Proposer]:
+    """Who guesses, besides those that settings name: who is partly right, and a draft model in a KV format of its own,
+    at times with blocks for few sequences. It is the target itself, which is often right, or another."""
+    made: list[Proposer] = []
+    if number & 1:
+        made.append(Guessing(PartlyRight(draw(st.integers(0, 99)))))
+    if number & 2:
+        drafting = draw(st.sampled_from([target, model(WeightFormat.Q8_0, "gemma3_text")]))
+        executor = ExecutorConfig(threads=1, kv_format=draw(st.sampled_from(KV_FORMATS)))
+        blocks = draw(st.sampled_from([12, 256]))
+        made.append(draft_proposer(drafting, vocab_size=VOCAB, num_blocks=blocks, executor=executor))
+    return made
 
 
 @st.composite
@@ -95,16 +113,18 @@ def batches(draw: st.DrawFn, growing: bool) -> list[TokenRequest]:
 
 
 @st.composite
-def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool) -> Rig:
+def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool, everything: bool) -> Rig:
     """A way to run them. Growing requests start together in a pool for little more than the longest and preempt each
-    other: most of their examples do (``pytest --hypothesis-show-statistics`` counts them)."""
+    other: most of their examples do (``pytest --hypothesis-show-statistics`` counts them). Everything: there are
+    adapters, guesses and a prefix cache in each example."""
     block_size = draw(st.sampled_from([16, 32]))
     longest = max(len(one.prompt) + (one.sampling.max_tokens or 0) for one in requests)
     tokens = draw(st.sampled_from([longest, longest * 3 // 2, *([] if growing else [4096])]))
     chosen = model(draw(st.sampled_from(FORMATS)), draw(st.sampled_from(sorted(VARIANTS))))
+    guessing = draw(st.sampled_from([1, 2, 3] if everything else [0, 0, 1, 2]))
     return Rig(
         model=chosen,
-        adapters=draw(st.sampled_from([(), tiny_adapters(chosen)])),
+        adapters=tiny_adapters(chosen) if everything or draw(st.booleans()) else (),
         executor=ExecutorConfig(
             threads=draw(st.sampled_from([1, 2])),
             numerics=draw(st.sampled_from(["fast", "exact"])),
@@ -112,14 +132,14 @@ def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool) -> Rig:
         ),
         block_size=block_size,
         num_blocks=-(-tokens // block_size),
-        max_step_tokens=draw(st.sampled_from(CHUNKS)),
+        max_step_tokens=draw(st.sampled_from(CHUNKS[1:] if everything else CHUNKS)),
         max_running=draw(st.sampled_from([3, 64] if growing else [1, 3, 64])),
-        prefix_cache=draw(st.sampled_from(["on", "on", "off"])),
+        prefix_cache=draw(st.sampled_from(["on"] if everything else ["on", "on", "off"])),
         policy=draw(st.sampled_from(["continuous", "continuous", "dynamic", "static-compacted", "static"])),
         row_variant=draw(st.sampled_from([0, 1, 2, 3, 4])),
         speculate=draw(st.sampled_from(["off", "ngram", "suffix", "ngram,suffix"])),
         speculate_length=draw(st.sampled_from(["adaptive", "fixed"])),
-        proposers=[Guessing(PartlyRight(draw(st.integers(0, 99))))] if draw(st.booleans()) else [],
+        proposers=draw(proposers(chosen, guessing)),
     )
 
 
@@ -142,28 +162,39 @@ def alone(rig: Rig, one: TokenRequest) -> dict[tuple[str, int], Answer]:
         loop.close()
 
 
-@pytest.mark.parametrize("growing", [True, False])
+@pytest.mark.parametrize("requests_", ["everything", "growing", "any"])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(stagger=st.sampled_from([0, 1, 3]), data=st.data())
-def test_answers_are_those_of_the_request_alone(growing: bool, stagger: int, data: st.DataObject) -> None:
+def test_answers_are_those_of_the_request_alone(requests_: str, stagger: int, data: st.DataObject) -> None:
+    growing, everything = requests_ != "any", requests_ == "everything"
     requests = data.draw(batches(growing))
-    rig = data.draw(rigs(requests, growing))
+    rig = data.draw(rigs(requests, growing, everything))
     if rig.adapters:
         requests = [replace(one, adapter=data.draw(st.sampled_from(["", "a1", "a2", "a3"]))) for one in requests]
     loop = rig.make_loop()
     try:
         together = run(loop, requests, stagger=stagger)
-        event(f"preempted: {loop.stats().preemptions_total > 0}")
-        event(f"from the cache: {loop.stats().prefix_hit_tokens_total > 0}")
+        preempted = loop.stats().preemptions_total > 0
         learn(rig, together, requests)
         again = run(loop, requests[:3])
-        event(f"guessed: {sum(loop.stats().draft_tokens_total.values()) > 0}")
-        event(f"guessed right: {sum(loop.stats().draft_accepted_tokens_total.values()) > 0}")
+        stats = loop.stats()
     finally:
         loop.close()
+    right = {kind for kind, count in stats.draft_accepted_tokens_total.items() if count}
+    event(f"preempted: {preempted}")
+    event(f"from the cache: {stats.prefix_hit_tokens_total > 0}")
+    event(f"guessed: {sum(stats.draft_tokens_total.values()) > 0}")
+    event(f"right: {sorted(right)}")
+    event(f"adapters and whole numbers, preempted, from the cache, guessed right: {_all(rig, requests, stats, right)}")
     for one in requests[:3]:
         for key, answer in alone(rig, one).items():
             assert together[key] == again[key] == answer
+
+
+def _all(rig: Rig, requests: Sequence[TokenRequest], stats: EngineStats, right: Set[str]) -> bool:
+    """True if everything came together."""
+    mixed = len({one.adapter for one in requests}) > 1 and rig.executor.kv_format != "auto"
+    return mixed and stats.preemptions_total > 0 < stats.prefix_hit_tokens_total and bool(right)
 
 
 @pytest.mark.parametrize("kv_format", KV_FORMATS)
