@@ -11,12 +11,12 @@ import pytest
 from benchmarks.deepen import deepen
 from tests.support.drafts import draft_proposer
 from tests.support.gguf_bytes import gguf_bytes, tiny_llama_metadata, tiny_llama_tensors
-from tests.support.tiny import CONFIG, VOCAB, Answer, Rig, TinyModel, request, run, tiny_model
+from tests.support.tiny import CONFIG, VOCAB, Answer, Rig, TinyModel, request, run, tiny_adapters, tiny_model
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.sampling import SamplingOptions
 from tidemill.core.step import RowOptions, SequenceId
-from tidemill.core.tokens import TokenRequest
+from tidemill.core.tokens import EngineStats, TokenRequest
 from tidemill.engine.draft_model import DraftModelProposer
 from tidemill.engine.factory import build_loop
 from tidemill.engine.loop import EngineLoop
@@ -222,6 +222,64 @@ def test_after_guesses_that_were_not_taken_it_goes_on_as_one_that_never_made_the
         assert guessed == guess(proposer(TARGET), tokens)
         assert len(guessed) == 4
         tokens += [*guessed[:taken], (sum(guessed) + taken) % 300 + 1]
+
+
+@pytest.mark.parametrize("kv_format", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("name", ["gemma3", "mistral_window", "qwen2_window"])
+def test_a_draft_with_windows_guesses_to_the_end_of_a_text_in_each_kv_format(name: str, kv_format: Any) -> None:
+    """The text goes far beyond what windows alone hold (a pool of 160 tokens)."""
+    path = GOLDEN / name
+    found = {}
+    for speculate in ("off", f"draft:{path}"):
+        made = config(speculate=speculate, speculate_length="fixed", max_running=4, max_step_tokens=32)
+        executor = replace(made.executor, kv_format=kv_format, kv_check=0)
+        loop = build_loop(replace(made, model=ModelConfig(path=str(path)), executor=executor))
+        prompt = [1 + i * i % 90 for i in range(170)]
+        found[speculate] = run(loop, [request("a", prompt, max_tokens=60)]), loop.stats()
+        loop.close()
+    (plain, _), (spoken, stats) = found.values()
+    assert spoken == plain
+    # The draft reads the prompt in pieces of 32 tokens while the target says six more; then all that it says is right.
+    assert stats.draft_tokens_total["draft"] == stats.draft_accepted_tokens_total["draft"] >= 40
+
+
+@pytest.mark.parametrize("kv_format", ["f16", "q8_0", "q4_0"])
+def test_a_draft_model_guesses_beside_adapters(kv_format: Any) -> None:
+    """It has none itself: right about all that the model says without one, and about less with."""
+    executor = ExecutorConfig(threads=1, kv_format=kv_format)
+    rows = [replace(one, adapter=adapter) for adapter in ("", "a1", "a3") for one in asked()]
+    rows = [replace(one, request_id=f"{one.request_id}{one.adapter}") for one in rows]
+    found = []
+    for proposers in ([], [proposer(TARGET, executor=executor)]):
+        loop = Rig(model=TARGET, executor=executor, adapters=tiny_adapters(TARGET), proposers=proposers).make_loop()
+        found.append(run(loop, rows))
+        rates = []
+        for adapter in ("", "a1", "a3"):
+            before = loop.stats()
+            run(loop, [one for one in rows if one.adapter == adapter])
+            rates.append(_right(loop.stats()) - _right(before))
+        loop.close()
+    assert found[0] == found[1]
+    assert rates[0] > 2 * rates[1] > 0
+    assert rates[0] > 2 * rates[2]
+
+
+def test_adapters_and_a_draft_model_load_together() -> None:
+    """Both by the settings: the adapter is the target's alone."""
+    found = []
+    for speculate in ("off", f"draft:{GOLDEN / 'grouped_tied'}"):
+        made = config(speculate=speculate, speculate_length="fixed")
+        loop = build_loop(replace(made, model=replace(made.model, lora=(f"all={GOLDEN / 'lora_all'}",))))
+        one = request("a", [5, 6, 7, 8], max_tokens=30)
+        found.append([run(loop, [replace(one, adapter=adapter)])["a", 0] for adapter in ("", "all")])
+        assert loop.stats().draft_tokens_total.get("draft", 0) > 0 or speculate == "off"
+        loop.close()
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
+
+
+def _right(stats: EngineStats) -> int:
+    return stats.draft_accepted_tokens_total.get("draft", 0)
 
 
 def test_its_memory_is_taken_off_that_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,14 +116,15 @@ def test_rule_1_the_number_of_rows_does_not_matter(format_: WeightFormat, numeri
     assert all(same(found[0], other) for other in found[1:])
 
 
+@pytest.mark.parametrize("kv_format", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("attention", ["tiled", "materialized"])
-def test_rule_2_attention_tiles_are_absolute(attention: str) -> None:
+def test_rule_2_attention_tiles_are_absolute(attention: str, kv_format: str) -> None:
     """Block sizes 16, 32 and 64, one thread or two, and chunks that begin anywhere see the same tiles."""
     model = tiny_model(WeightFormat.F32)
     tokens = prompt(150)
     found = []
     for block_size, threads, chunk in [(16, 1, 150), (32, 1, 150), (64, 1, 150), (16, 2, 150), (16, 1, 37), (32, 2, 1)]:
-        config = ExecutorConfig(threads=threads, attention=attention)  # type: ignore[arg-type]
+        config = ExecutorConfig(threads=threads, attention=attention, kv_format=kv_format)  # type: ignore[arg-type]
         executor = Rig(model=model, executor=config, block_size=block_size, num_blocks=16).make_executor()
         blocks = [11, 3, 7, 0, 1, 9, 12, 15, 2, 14][: -(-150 // block_size)]
         found.append(in_chunks(executor, tokens, chunk, blocks))
@@ -131,8 +132,9 @@ def test_rule_2_attention_tiles_are_absolute(attention: str) -> None:
     assert all(same(found[0], other) for other in found[1:])
 
 
+@pytest.mark.parametrize("kv_format", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("isa", EVERY_ISA)
-def test_rule_2_a_long_context_is_split_over_threads(isa: str) -> None:
+def test_rule_2_a_long_context_is_split_over_threads(isa: str, kv_format: str) -> None:
     """The last tokens of 600, one a step: two threads share their three segments, one thread walks through them, and a
     chunk of many tokens is not split at all."""
     model = tiny_model(WeightFormat.F32)
@@ -145,7 +147,7 @@ def test_rule_2_a_long_context_is_split_over_threads(isa: str) -> None:
         (2, [590] + 10 * [1]),
         (2, [300, 290, 3, 7]),
     ]:
-        config = ExecutorConfig(threads=threads, isa=isa)  # type: ignore[arg-type]
+        config = ExecutorConfig(threads=threads, isa=isa, kv_format=kv_format)  # type: ignore[arg-type]
         executor = Rig(model=model, executor=config, num_blocks=40).make_executor()
         blocks = [*range(20, 40), *range(20)]
         parts, at = [], 0
@@ -157,18 +159,22 @@ def test_rule_2_a_long_context_is_split_over_threads(isa: str) -> None:
     assert all(same(found[0], other) for other in found[1:])
 
 
+@pytest.mark.parametrize("isa", EVERY_ISA)
 @pytest.mark.parametrize("kv_format", ["f16", "f32", "q8_0", "q4_0"])
-def test_rule_3_keys_and_values_are_read_as_rounded(kv_format: str) -> None:
-    """A token that attends within its own chunk reads what a later step would read: the rounded key and value."""
+def test_rule_3_keys_and_values_are_read_as_rounded(kv_format: str, isa: str) -> None:
+    """A token that attends within its own chunk, be it of a prompt or of guesses, reads what a later step would read:
+    the rounded key and value."""
     executor = Rig(
         model=tiny_model(WeightFormat.F32),
-        executor=ExecutorConfig(threads=1, kv_format=kv_format),  # type: ignore[arg-type]
+        executor=ExecutorConfig(threads=1, kv_format=kv_format, isa=isa),  # type: ignore[arg-type]
     ).make_executor()
     tokens = prompt(70)
     at_once = in_chunks(executor, tokens, 70, [0, 1, 2, 3, 4])
     one_by_one = in_chunks(executor, tokens, 1, [5, 6, 7, 8, 9])
+    by_sixes = in_chunks(executor, tokens, 6, [14, 13, 12, 11, 10])
     executor.close()
     assert same(at_once, one_by_one)
+    assert same(at_once, by_sixes)
 
 
 def test_rule_3_the_format_matters() -> None:

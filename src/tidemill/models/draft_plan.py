@@ -24,10 +24,18 @@ def draft_config(config: EngineConfig, path: str) -> EngineConfig:
 
 def plan_draft(draft: Model | ModelShape, config: EngineConfig, available: int) -> MemoryPlan:
     """The draft model's own plan, with its settings. Raises DoesNotFit."""
-    plan = plan_memory(draft, config, available)
+    shape = _without_windows(draft if isinstance(draft, ModelShape) else ModelShape.of(draft))
+    plan = plan_memory(shape, config, available)
     if plan.kv_bytes > available // _KV_SHARE:
-        plan = plan_memory(draft, replace(config, kv_memory=available // _KV_SHARE), available)
+        plan = plan_memory(shape, replace(config, kv_memory=available // _KV_SHARE), available)
     return plan
+
+
+def _without_windows(shape: ModelShape) -> ModelShape:
+    """The same model with room for whole sequences in every KV group: a draft model does not slide its windows, and
+    the smallest pool would bound how far into a text it guesses."""
+    groups = tuple(replace(group, window=None) for group in shape.graph.kv_groups)
+    return replace(shape, graph=replace(shape.graph, kv_groups=groups))
 
 
 def draft_bytes(config: EngineConfig, available: int) -> int:
