@@ -177,6 +177,14 @@ async def test_settings_change_while_requests_run(tmp_path: Path) -> None:
             "retries.attempts: input should be greater",
         ),
         ("replicas: [{name: a, url: 'http://h/v1'}]\nbreaker: {open_seconds: 90}", "breaker.longest_open_seconds"),
+        (
+            "replicas: [{name: a, url: 'http://h/v1'}]\ncache: {megabyte: 1}",
+            "setting cache.megabyte; did you mean megabytes?",
+        ),
+        (
+            "replicas: [{name: a, url: 'http://h/v1'}]\ncache: {megabytes: 0.5}",
+            "cache.entry_megabytes: must not be above",
+        ),
         ("a: [", "is not YAML"),
         ("[]", "must be a table"),
     ],
@@ -207,6 +215,10 @@ def test_check_looks_at_the_replicas(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert "right; 1 replicas" in out
     assert "/health: " in out
+    assert "cache of answers: off" in out
+    file.write_text(f"{file.read_text()}\ncache: {{megabytes: 20, ttl_seconds: 60}}")
+    assert run(["gateway", "check", str(file)]) == 0
+    assert "cache of answers: 20 MB for 60 s" in capsys.readouterr().out
     file.write_text("replicas: []")
     assert run(["gateway", str(file)]) == 2
     assert "replicas" in capsys.readouterr().err

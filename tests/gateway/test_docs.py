@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from tidemill.gateway.app import ENDPOINTS, FORWARDED
 from tidemill.gateway.config import (
     BreakerConfig,
+    CacheConfig,
     GatewayConfig,
     ProbeConfig,
     ReplicaConfig,
@@ -23,7 +24,7 @@ from tidemill.gateway.routing.policies import POLICIES
 PAGE = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
 
 
-@pytest.mark.parametrize("section", [GatewayConfig, ReplicaConfig])
+@pytest.mark.parametrize("section", [GatewayConfig, ReplicaConfig, CacheConfig])
 def test_every_setting_is_on_the_page(section: type[BaseModel]) -> None:
     assert [name for name in section.model_fields if f"`{name}`" not in PAGE] == []
 

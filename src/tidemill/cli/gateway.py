@@ -92,6 +92,8 @@ def check(
 
     fleet = asyncio.run(looked())
     print(f"{config}: right; {len(fleet.upstreams)} replicas, policy {found.policy}")
+    kept = f"{found.cache.megabytes:g} MB for {found.cache.ttl_seconds:g} s" if found.cache.megabytes else "off"
+    print(f"  cache of answers: {kept}")
     for one in fleet.upstreams:
         state = one.problem or f"well, serves {', '.join(one.models) or 'nothing that it tells'}"
         print(f"  {one.name:20} {one.own.engine:12} {one.own.url}  {state}")

@@ -17,10 +17,12 @@ from starlette.routing import Route
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ConfigError, InvalidRequest, ModelNotFound, NotFound, Unavailable
 from tidemill.core.version import __version__
+from tidemill.gateway.cache.wish import Wish, wish_of
 from tidemill.gateway.decisions import Decision
 from tidemill.gateway.fleet import Fleet
 from tidemill.gateway.metrics import GATEWAY_METRICS, FleetCollector
 from tidemill.gateway.proxy.asked import read_asked
+from tidemill.gateway.proxy.cached import Cached
 from tidemill.gateway.proxy.forward import Forward
 from tidemill.gateway.upstream import Upstream
 from tidemill.serve.access.key_ring import KeyRing
@@ -71,7 +73,7 @@ def make_gateway_app(
 ) -> Starlette:
     """The ASGI application. ``stop`` drains and ends the server within seconds, and says within how many."""
     metrics = metrics or PrometheusMetrics(GATEWAY_METRICS)
-    metrics.also(FleetCollector(fleet.upstreams))
+    metrics.also(FleetCollector(fleet.upstreams, fleet.cache))
     routes = _Routes(fleet, clock=clock, drain=drain, stop=stop, metrics=metrics, wall_time=wall_time)
     keys = KeyRing(fleet.live.now, clock)
     fleet.live.follow(keys.change)
@@ -119,12 +121,13 @@ class _Routes:
             Route("/drain", self.drain, methods=["POST"]),
         ]
 
-    async def forward(self, request: Request) -> Forward:
+    async def forward(self, request: Request) -> Forward | Cached:
         self._drain.check()
         config, live = self._fleet.config, self._fleet.live.now
         state = request.state
         body = await read_body(request, max_bytes=live.max_body_bytes, stall_seconds=live.slow_reader_seconds)
-        deadline = Deadline(self._clock, state.began, header_timeout(request.headers), config.timeouts.request_seconds)
+        longest = config.timeouts.request_seconds
+        deadline = Deadline(self._clock, state.began, header_timeout(request.headers), longest)
         asked = read_asked(body)
         work = asked.work(
             expected_tokens=self._expected_tokens(),
@@ -136,7 +139,8 @@ class _Routes:
             id=state.request_id, at=self._wall_time(), path=path, model=work.model[:200], tokens=work.tokens
         )
         self._fleet.decisions.keep(decision)
-        return Forward(
+        wish = self._wish(request, path, body)
+        forward = Forward(
             path=path,
             body=body,
             headers=request.headers.raw,
@@ -150,8 +154,36 @@ class _Routes:
             recorder=self._metrics,
             clock=self._clock,
             began=state.began,
+            deadline=deadline if wish is None else Deadline(self._clock, state.began, longest),
+            stall_seconds=live.slow_reader_seconds,
+        )
+        if wish is None:
+            return forward
+        return Cached(
+            wish,
+            forward,
+            cache=self._fleet.cache,
+            decision=decision,
+            drain=self._drain,
+            recorder=self._metrics,
+            clock=self._clock,
+            began=state.began,
             deadline=deadline,
             stall_seconds=live.slow_reader_seconds,
+        )
+
+    def _wish(self, request: Request, path: str, body: bytes) -> Wish | None:
+        """What the cache is asked for; None: nothing."""
+        cache = self._fleet.cache
+        if not cache.on:
+            return None
+        return wish_of(
+            path,
+            body,
+            request.headers,
+            request.state.caller.tenant,
+            sampled=cache.config.sampled,
+            key_headers=cache.config.key_headers,
         )
 
     def _expected_tokens(self) -> float:

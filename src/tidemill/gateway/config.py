@@ -17,7 +17,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.settings import server_config
 from tidemill.gateway.routing.policies import DEFAULT_POLICY, POLICIES
 
-__all__ = ["EngineName", "GatewayConfig", "ReplicaConfig", "read_config"]
+__all__ = ["CacheConfig", "EngineName", "GatewayConfig", "ReplicaConfig", "read_config"]
 
 EngineName = Literal["tidemill", "vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp", "openai"]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
@@ -108,6 +108,21 @@ class ProbeConfig(_Section):
     """Where fewer of the replicas seem well than this part, all are used: then it is the looking that is broken."""
 
 
+class CacheConfig(_Section):
+    """Answers that are given again to whoever asks the same."""
+
+    megabytes: Annotated[float, Field(ge=0, le=10**6)] = 0.0
+    """Memory for answers; 0: none are kept, and nobody shares one."""
+    entry_megabytes: Annotated[float, Field(gt=0, le=64)] = 1.0
+    """The longest answer that is kept."""
+    ttl_seconds: Seconds = 300.0
+    """An answer is given again for so long."""
+    sampled: bool = False
+    """Also answers that are drawn, of requests with neither temperature 0 nor a seed."""
+    key_headers: tuple[str, ...] = ()
+    """Request headers that belong to what is asked, where replicas look at any."""
+
+
 class GatewayConfig(_Section):
     """Everything."""
 
@@ -129,6 +144,7 @@ class GatewayConfig(_Section):
     retries: RetryConfig = RetryConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     probes: ProbeConfig = ProbeConfig()
+    cache: CacheConfig = CacheConfig()
 
     @property
     def door(self) -> ServerConfig:
@@ -179,6 +195,7 @@ def _owner(place: tuple[int | str, ...]) -> type[BaseModel]:
         "retries": RetryConfig,
         "timeouts": TimeoutConfig,
         "probes": ProbeConfig,
+        "cache": CacheConfig,
     }
     return known.get(place[0], GatewayConfig) if place else GatewayConfig
 
@@ -200,6 +217,8 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
             yield f"{where}.url: must have no password in it; use api_key_env"
     if (found := config.breaker).longest_open_seconds < found.open_seconds:
         yield "breaker.longest_open_seconds: must not be below breaker.open_seconds"
+    if 0 < config.cache.megabytes < config.cache.entry_megabytes:
+        yield "cache.entry_megabytes: must not be above cache.megabytes"
     unknown = set(config.server) - {item.name for item in fields(ServerConfig)}
     for name in sorted(unknown):
         near = get_close_matches(name, [item.name for item in fields(ServerConfig)], n=1)

@@ -12,6 +12,7 @@ from random import Random
 from tidemill.core.clock import Clock
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import ConfigError
+from tidemill.gateway.cache.answer_cache import AnswerCache
 from tidemill.gateway.config import GatewayConfig
 from tidemill.gateway.decisions import Decisions
 from tidemill.gateway.router import Router
@@ -41,6 +42,7 @@ class Fleet:
         self.live = LiveConfig(config.door)
         self.router = Router(config, clock, Random(seed))
         self.decisions = Decisions(config.decisions)
+        self.cache = AnswerCache(config.cache, clock)
         self.clock = clock
         self._read = read
         self._looks: dict[str, asyncio.Task[None]] = {}
@@ -77,11 +79,13 @@ class Fleet:
         except ConfigError as error:
             _log.error("the settings are as they were: %s", error.message)
             raise
+        others = config.replicas != self.config.replicas
         gone = [one for one in self.upstreams if one not in made]
         self.config = config
         self.upstreams[:] = made
         self.router.change(config)
         self.decisions.resize(config.decisions)
+        self.cache.change(config.cache, empty=others)
         self.live.change(door)
         for upstream in gone:
             self._let_go(upstream)

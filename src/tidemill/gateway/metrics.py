@@ -10,10 +10,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tidemill.core.metrics import REQUEST_SECONDS, REQUESTS, MetricKind, MetricSpec
+from tidemill.gateway.cache.answer_cache import AnswerCache
 from tidemill.gateway.protection.breaker import BreakerState
 from tidemill.gateway.upstream import Upstream
 
-__all__ = ["ADDED_SECONDS", "ATTEMPTS", "FIRST_TOKEN_SECONDS", "GATEWAY_METRICS", "REFUSED", "FleetCollector"]
+__all__ = ["ADDED_SECONDS", "ATTEMPTS", "CACHE", "FIRST_TOKEN_SECONDS", "GATEWAY_METRICS", "REFUSED", "FleetCollector"]
 
 _FINE: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.25, 1.0)
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -42,24 +43,35 @@ REFUSED: Final = MetricSpec(
     kind=MetricKind.COUNTER,
     help="Failures that were not tried elsewhere because the budget of retries was used up",
 )
-GATEWAY_METRICS: Final = (REQUESTS, REQUEST_SECONDS, ADDED_SECONDS, FIRST_TOKEN_SECONDS, ATTEMPTS, REFUSED)
+CACHE: Final = MetricSpec(
+    name="tidemill_gateway_cache_requests_total",
+    kind=MetricKind.COUNTER,
+    help="Requests that the cache of answers was for: hit, miss, or joined to another one on its way",
+    labels=("outcome",),
+)
+GATEWAY_METRICS: Final = (REQUESTS, REQUEST_SECONDS, ADDED_SECONDS, FIRST_TOKEN_SECONDS, ATTEMPTS, REFUSED, CACHE)
 _STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 _IN_FLIGHT = "tidemill_gateway_in_flight"
 _UP = "tidemill_gateway_replica_up"
 _BREAKER = "tidemill_gateway_breaker_state"
+_CACHE_BYTES = "tidemill_gateway_cache_bytes"
+_CACHE_ANSWERS = "tidemill_gateway_cache_answers"
 FLEET_METRICS: Final = {
     _IN_FLIGHT: "Requests at a replica",
     _UP: "1 if a replica looks well, else 0",
     _BREAKER: "0 closed, 1 half-open, 2 open",
+    _CACHE_BYTES: "Bytes of answers in the cache, about",
+    _CACHE_ANSWERS: "Answers in the cache",
 }
 
 
 class FleetCollector(Collector):
-    """The replicas as they are at the time of a scrape."""
+    """The replicas and the cache as they are at the time of a scrape."""
 
-    def __init__(self, upstreams: Sequence[Upstream]) -> None:
+    def __init__(self, upstreams: Sequence[Upstream], cache: AnswerCache) -> None:
         self._upstreams = upstreams
+        self._cache = cache
 
     def collect(self) -> Iterator[Metric]:
         flights = GaugeMetricFamily(_IN_FLIGHT, FLEET_METRICS[_IN_FLIGHT], labels=["replica"])
@@ -71,3 +83,5 @@ class FleetCollector(Collector):
             for model, breaker in one.breakers.items():
                 breakers.add_metric([one.name, model], _STATES[breaker.state])
         yield from (flights, up, breakers)
+        yield GaugeMetricFamily(_CACHE_BYTES, FLEET_METRICS[_CACHE_BYTES], self._cache.bytes)
+        yield GaugeMetricFamily(_CACHE_ANSWERS, FLEET_METRICS[_CACHE_ANSWERS], len(self._cache))

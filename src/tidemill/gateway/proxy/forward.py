@@ -19,7 +19,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from tidemill.core.clock import Clock
-from tidemill.core.errors import DeadlineExceeded, Draining, TidemillError, Unavailable
+from tidemill.core.errors import TidemillError, Unavailable
 from tidemill.core.metrics import Recorder
 from tidemill.gateway.config import GatewayConfig
 from tidemill.gateway.decisions import Decision
@@ -27,12 +27,12 @@ from tidemill.gateway.metrics import ADDED_SECONDS, ATTEMPTS, FIRST_TOKEN_SECOND
 from tidemill.gateway.protection.breaker import Permit
 from tidemill.gateway.proxy.asked import Asked
 from tidemill.gateway.proxy.inflow import Inflow
+from tidemill.gateway.proxy.outlet import Outlet, attended
 from tidemill.gateway.proxy.stream_watch import StreamWatch, error_ending, form_of
 from tidemill.gateway.router import Router
 from tidemill.gateway.routing.flight import Flight
 from tidemill.gateway.routing.work import Work
 from tidemill.gateway.upstream import Upstream
-from tidemill.serve.answer import CallerGone
 from tidemill.serve.deadline import HEADER as DEADLINE_HEADER
 from tidemill.serve.deadline import Deadline
 from tidemill.serve.drain import Drain
@@ -109,48 +109,17 @@ class Forward:
         self._deadline = deadline
         self._stall = stall_seconds
         self._form = form_of(path)
-        self._started = False
-        """Something has been shown."""
-        self._streaming = False
-        self._finished = False
-        """The last byte has been sent."""
         self._own_seconds = 0.0
         """That the gateway itself took so far."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        with self._drain.answer():
-            work = asyncio.create_task(self._run(send))
-            gone = asyncio.create_task(_hang_up(receive))
-            cutoff = asyncio.create_task(self._drain.cutoff.wait())
-            try:
-                await asyncio.wait(
-                    (work, gone, cutoff), timeout=self._deadline.left(), return_when=asyncio.FIRST_COMPLETED
-                )
-                if work.done():
-                    work.result()
-                    return
-                if gone.done():
-                    self._decision.outcome = "the caller hung up"
-                    raise CallerGone
-                late = "the request's time is over" if not cutoff.done() else ""
-                await _ended(work)
-                await self._cut(
-                    DeadlineExceeded(late) if late else Draining("the gateway is stopping"),
-                    send,
-                )
-            finally:
-                await _ended(work, gone, cutoff)
+        out = Outlet(send, self._form, stall_seconds=self._stall)
+        await attended(
+            self._run(out), out, receive, deadline=self._deadline, drain=self._drain, decision=self._decision
+        )
 
-    async def _cut(self, error: TidemillError, send: Send) -> None:
-        """End an answer that may have begun."""
-        self._decision.outcome = error.message
-        if not self._started:
-            raise error
-        if self._streaming and not self._finished:
-            await self._end_stream(send, error_ending(error, self._form))
-
-    async def _run(self, send: Send) -> None:
+    async def _run(self, out: Outlet) -> None:
         """Attempts, until one has shown something or none is left."""
         self._router.budget.request()
         tried: list[str] = []
@@ -176,15 +145,15 @@ class Forward:
             }
             self._decision.attempts.append(record)
             with permit, upstream.flight(self._work) as flight:
-                failed = await self._attempt(upstream, permit, flight, send)
+                failed = await self._attempt(upstream, permit, flight, out)
             record["outcome"] = "answered" if failed is None else failed.why
             if failed is None:
                 return
             tried.append(upstream.name)
         assert failed is not None
-        await self._give_up(failed, tried, send)
+        await self._give_up(failed, tried, out)
 
-    async def _attempt(self, upstream: Upstream, permit: Permit, flight: Flight, send: Send) -> _Failed | None:
+    async def _attempt(self, upstream: Upstream, permit: Permit, flight: Flight, out: Outlet) -> _Failed | None:
         """None: an answer has been given, whole or with its end said."""
         inflow = Inflow()
         sent = self._clock.now()
@@ -192,7 +161,7 @@ class Forward:
         inflow.start(upstream.client, self._request(upstream))
         failed: _Failed | None = _Failed("cancelled")
         try:
-            failed = await self._answer(upstream, permit, flight, inflow, send)
+            failed = await self._answer(upstream, permit, flight, inflow, out)
         except TimeoutError:
             self._judge(upstream, permit, well=False)
             failed = _Failed(f"{upstream.name} had nothing to show within {self._patience:g} s")
@@ -211,13 +180,13 @@ class Forward:
         return self._config.timeouts.first_token_seconds
 
     async def _answer(
-        self, upstream: Upstream, permit: Permit, flight: Flight, inflow: Inflow, send: Send
+        self, upstream: Upstream, permit: Permit, flight: Flight, inflow: Inflow, out: Outlet
     ) -> _Failed | None:
         """Wait for something to show, and show it. Raises TimeoutError and OSError while nothing has been shown."""
         async with asyncio.timeout(self._patience):
             await inflow.begun()
             if inflow.status >= 400:
-                return await self._refused(upstream, permit, inflow, await inflow.whole(_MOST_BODY), send)
+                return await self._refused(upstream, permit, inflow, await inflow.whole(_MOST_BODY), out)
             if not inflow.headers.get("content-type", "").lower().startswith("text/event-stream"):
                 body = await inflow.whole(_MOST_BODY)
                 watch = None
@@ -227,7 +196,7 @@ class Forward:
             self._judge(upstream, permit, well=True)
             flight.first()
             flight.done(*_usage(body))
-            await self._whole(upstream, inflow, body, send)
+            await self._whole(upstream, inflow, body, out)
             return None
         if not watch.visible and len(held) <= _MOST_HELD:
             self._judge(upstream, permit, well=False)
@@ -237,9 +206,8 @@ class Forward:
         took = arrived - flight.at
         self._recorder.observe(FIRST_TOKEN_SECONDS, took, replica=upstream.name)
         self._own_seconds += self._clock.now() - arrived
-        await self._start(send, inflow.status, [*_kept(inflow.headers), *self._own(upstream)])
-        self._streaming = True
-        problem = await self._pass_on(inflow, watch, held, send)
+        await out.start(inflow.status, [*_kept(inflow.headers), *self._own(upstream)], streaming=True)
+        problem = await self._pass_on(inflow, watch, held, out)
         self._judge(upstream, permit, well=problem is None and took <= self._config.breaker.slow_seconds)
         self._decision.outcome = problem or "answered"
         if problem is None:
@@ -257,14 +225,14 @@ class Forward:
             held += watch.feed(piece)
         return watch, held, arrived
 
-    async def _pass_on(self, inflow: Inflow, watch: StreamWatch, held: bytes, send: Send) -> str | None:
+    async def _pass_on(self, inflow: Inflow, watch: StreamWatch, held: bytes, out: Outlet) -> str | None:
         """The rest of a stream that has begun to be shown; why it broke, or None. The caller gets an end anyhow."""
         problem: str | None = None
         passed = held
         try:
             while True:
                 if passed:
-                    await self._send_body(send, passed)
+                    await out.body(passed)
                 if watch.error is not None:
                     break
                 async with asyncio.timeout(self._config.timeouts.silence_seconds):
@@ -277,18 +245,18 @@ class Forward:
         except OSError as error:
             problem = f"the connection broke: {str(error) or type(error).__name__}"
         if watch.error is not None:
-            await self._end_stream(send, watch.ending)
+            await out.body(watch.ending, more=False)
             return f"the replica sent an error: {watch.error}"
         if watch.complete:  # all is there, whatever became of the connection then
-            await self._end_stream(send, watch.ending)
+            await out.body(watch.ending, more=False)
             return None
         problem = problem or "the answer ended before it was complete"
         broken = Unavailable(f"the answer broke off at the replica: {problem}")
-        await self._end_stream(send, error_ending(broken, self._form))
+        await out.body(error_ending(broken, self._form), more=False)
         return problem
 
     async def _refused(
-        self, upstream: Upstream, permit: Permit, inflow: Inflow, body: bytes, send: Send
+        self, upstream: Upstream, permit: Permit, inflow: Inflow, body: bytes, out: Outlet
     ) -> _Failed | None:
         """A status of 400 or more: the caller's fault goes to the caller, the replica's is tried elsewhere."""
         status = inflow.status
@@ -301,10 +269,10 @@ class Forward:
         if status == 429 or (status >= 500 and status not in _NEUTRAL):
             return _Failed(f"{upstream.name} says {status}", status, inflow.headers, body)
         self._decision.outcome = f"{status}"
-        await self._whole(upstream, inflow, body, send)
+        await self._whole(upstream, inflow, body, out)
         return None
 
-    async def _give_up(self, failed: _Failed, tried: list[str], send: Send) -> None:
+    async def _give_up(self, failed: _Failed, tried: list[str], out: Outlet) -> None:
         """The last failure is the answer: as the replica said it, or in our words where it said nothing."""
         self._decision.outcome = failed.why
         if not failed.status:
@@ -313,8 +281,8 @@ class Forward:
         headers = [*_kept(failed.headers), (b"content-length", str(len(failed.body)).encode())]
         if "retry-after" not in failed.headers:
             headers.append((b"retry-after", b"1"))
-        await self._start(send, failed.status, headers)
-        await send({"type": "http.response.body", "body": failed.body})
+        await out.start(failed.status, headers)
+        await out.body(failed.body, more=False)
 
     def _judge(self, upstream: Upstream, permit: Permit, *, well: bool) -> None:
         if well:
@@ -336,12 +304,12 @@ class Forward:
 
     # --- to the caller
 
-    async def _whole(self, upstream: Upstream, inflow: Inflow, body: bytes, send: Send) -> None:
+    async def _whole(self, upstream: Upstream, inflow: Inflow, body: bytes, out: Outlet) -> None:
         if self._decision.outcome == "under way":
             self._decision.outcome = "answered"
         headers = [*_kept(inflow.headers), *self._own(upstream), (b"content-length", str(len(body)).encode())]
-        await self._start(send, inflow.status, headers)
-        await self._send_body(send, body, more=False)
+        await out.start(inflow.status, headers)
+        await out.body(body, more=False)
 
     def _own(self, upstream: Upstream) -> list[tuple[bytes, bytes]]:
         self._recorder.observe(ADDED_SECONDS, self._own_seconds)
@@ -349,22 +317,6 @@ class Forward:
             (REPLICA_HEADER, upstream.name.encode()),
             (ADDED_HEADER, f"{1000 * self._own_seconds:.3f}".encode()),
         ]
-
-    async def _start(self, send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self._started = True
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-
-    async def _send_body(self, send: Send, data: bytes, *, more: bool = True) -> None:
-        """Send some; a caller who takes none of it for too long is taken to be gone."""
-        self._finished = not more
-        try:
-            async with asyncio.timeout(self._stall):
-                await send({"type": "http.response.body", "body": data, "more_body": more})
-        except TimeoutError as error:
-            raise CallerGone from error
-
-    async def _end_stream(self, send: Send, data: bytes) -> None:
-        await self._send_body(send, data, more=False)
 
 
 def _kept(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
@@ -400,16 +352,3 @@ def _usage(body: bytes) -> tuple[int | None, int | None]:
 def _seconds(text: str | None) -> float | None:
     """Of a Retry-After header; dates are not read."""
     return float(text) if text and text.strip().isdecimal() else None
-
-
-async def _hang_up(receive: Receive) -> None:
-    """Return when the connection is gone. The body has been read, so nothing else can arrive."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _ended(*tasks: asyncio.Task[object]) -> None:
-    for task in tasks:
-        if not task.done():
-            task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,105 @@
+"""An answer that was given before, one that is on its way already, or a new one that others may have as well."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from starlette.types import Receive, Scope, Send
+
+from tidemill.core.clock import Clock
+from tidemill.core.metrics import Recorder
+from tidemill.gateway.cache.answer_cache import AnswerCache
+from tidemill.gateway.cache.kept import Relabel
+from tidemill.gateway.cache.recording import Reader, Recording
+from tidemill.gateway.cache.wish import Wish
+from tidemill.gateway.decisions import Decision
+from tidemill.gateway.metrics import ADDED_SECONDS, CACHE
+from tidemill.gateway.proxy.forward import ADDED_HEADER, Forward
+from tidemill.gateway.proxy.outlet import Outlet, attended
+from tidemill.gateway.proxy.stream_watch import form_of
+from tidemill.serve.deadline import Deadline
+from tidemill.serve.drain import Drain
+from tidemill.serve.sse import HEADERS as STREAM_HEADERS
+
+__all__ = ["CACHE_HEADER", "Cached"]
+
+CACHE_HEADER: Final = b"x-tidemill-cache"
+"""hit, miss, or joined: the answer to somebody else's same request, as it came."""
+
+
+class Cached:
+    """An ASGI response."""
+
+    def __init__(
+        self,
+        wish: Wish,
+        forward: Forward,
+        *,
+        cache: AnswerCache,
+        decision: Decision,
+        drain: Drain,
+        recorder: Recorder,
+        clock: Clock,
+        began: float,
+        deadline: Deadline,
+        stall_seconds: float,
+    ) -> None:
+        """``forward`` asks a replica. Its deadline is the gateway's, as others may wait longer than the first."""
+        self._wish = wish
+        self._forward = forward
+        self._cache = cache
+        self._decision = decision
+        self._drain = drain
+        self._recorder = recorder
+        self._clock = clock
+        self._began = began
+        self._deadline = deadline
+        self._stall = stall_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        out = Outlet(send, form_of(self._wish.path), stall_seconds=self._stall)
+        kept = None if self._wish.fresh else self._cache.find(self._wish)
+        recording = None if self._wish.fresh or kept is not None else self._cache.coming(self._wish)
+        outcome = "hit" if kept is not None else "miss" if recording is None else "joined"
+        self._recorder.add(CACHE, outcome=outcome)
+        if kept is not None:
+            await self._attended(self._replay(kept, out), out, receive)
+            return
+        joined = recording is not None
+        recording = recording or self._cache.record(self._wish, self._forward)
+        if joined:
+            self._decision.outcome = "joined another request for the same"
+        with recording.reader() as reader:
+            await self._attended(self._follow(recording, reader, out, outcome, joined=joined), out, receive)
+
+    async def _attended(self, answer: Coroutine[Any, Any, None], out: Outlet, receive: Receive) -> None:
+        await attended(answer, out, receive, deadline=self._deadline, drain=self._drain, decision=self._decision)
+
+    async def _replay(self, body: bytes, out: Outlet) -> None:
+        self._decision.outcome = "from the cache"
+        took = self._clock.now() - self._began
+        self._recorder.observe(ADDED_SECONDS, took)
+        whole = self._wish.mode == "whole"
+        kind = [(b"content-type", b"application/json")] if whole else list(STREAM_HEADERS)
+        headers = [
+            *kind,
+            (b"content-length", str(len(body)).encode()),
+            (CACHE_HEADER, b"hit"),
+            (ADDED_HEADER, f"{1000 * took:.3f}".encode()),
+        ]
+        await out.start(200, headers)
+        await out.body(body, more=False)
+
+    async def _follow(self, recording: Recording, reader: Reader, out: Outlet, outcome: str, *, joined: bool) -> None:
+        await reader.begun()
+        headers = [*recording.headers, (CACHE_HEADER, outcome.encode())]
+        sized = any(name == b"content-length" for name, _ in headers)
+        relabel = Relabel(self._wish.mode) if joined else None
+        if relabel is not None:  # another id may have another length
+            headers = [one for one in headers if one[0] != b"content-length"]
+        await out.start(recording.status, headers, streaming=not sized)
+        while piece := await reader.next():
+            await out.body(piece if relabel is None else relabel.feed(piece))
+        await out.body(b"", more=False)
