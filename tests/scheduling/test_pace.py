@@ -8,8 +8,8 @@ from tidemill.core.config import SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.step import SequenceId
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
-from tidemill.scheduling.pace import MeasuredSteps
-from tidemill.scheduling.schedule import Schedule
+from tidemill.scheduling.pace import MeasuredSteps, Pace
+from tidemill.scheduling.schedule import Schedule, Share
 from tidemill.scheduling.scheduler import Scheduler
 from tidemill.scheduling.sequence import SequenceCounters
 
@@ -113,6 +113,71 @@ def test_no_more_run_than_go_on_together_within_the_target() -> None:
         scheduler.observe(schedule, 0.01 * len(schedule.shares))  # an answer takes as long as any other
     assert scheduler.counts.most_running <= 11
     assert scheduler.num_running <= 16
+
+
+def guessing(
+    *, answers: int, guesses: int, target: float, steps: int, a_row: float
+) -> tuple[Scheduler, list[Schedule]]:
+    """Steps in which so many answers guess, none of it right; in the second half a long prompt is read. A step takes
+    0.01 seconds, ``a_row`` for each token of answers and guesses, and a thousandth for one of the prompt."""
+    space = KvSpace([KvGroupSpace(num_blocks=8000, block_size=16)])
+    config = SchedulerConfig(
+        itl_target=target, max_step_tokens=512, prefix_cache="off", speculate="ngram", max_running=128
+    )
+    scheduler, found = Scheduler(config, space), []
+    for number in range(answers):
+        scheduler.add(SequenceCounters(id=SequenceId(number), num_prompt=1, max_tokens=10**6))
+    for number in range(steps):
+        if number == steps // 2:
+            scheduler.add(SequenceCounters(id=SequenceId(answers), num_prompt=50_000, max_tokens=1))
+        spare = scheduler.spare_outputs
+        for one in scheduler.running:
+            if one.caught_up:
+                scheduler.propose(one, min(guesses, spare))
+                spare -= min(guesses, spare)
+        schedule = scheduler.schedule()
+        for share in schedule.shares:
+            scheduler.commit(share, 1 if share.num_outputs else 0)
+        rows = schedule.num_answer_tokens
+        scheduler.observe(schedule, 0.01 + a_row * rows + 0.001 * (schedule.num_tokens - rows))
+        found.append(schedule)
+    return scheduler, found
+
+
+def test_guesses_take_nothing_from_the_prompts_beside_them() -> None:
+    _, found = guessing(answers=10, guesses=4, target=0.1, steps=80, a_row=0.0001)
+    assert found[-1].num_answer_tokens == 10 * 5
+    assert 80 <= found[-1].num_tokens - 50 <= 85  # 0.1 - 0.01 - 50 x 0.0001 seconds, a thousandth each
+
+
+def test_answers_that_guess_are_not_taken_for_slow_ones() -> None:
+    """Each row takes a hundredth of a second: at most nine fit, whoever they are of. Guesses have what is left."""
+    scheduler, found = guessing(answers=4, guesses=8, target=0.1, steps=80, a_row=0.01)
+    assert scheduler.counts.most_running in (8, 9)
+    assert found[39].num_answers == 4
+    assert found[39].num_answer_tokens in (8, 9)
+    scheduler, found = guessing(answers=30, guesses=8, target=0.1, steps=80, a_row=0.002)
+    assert found[39].num_answers == 30
+    assert 40 <= found[39].num_answer_tokens <= 45
+    assert found[39].num_tokens == found[39].num_answer_tokens
+
+
+@pytest.mark.parametrize("a_row", [0.01, 0.2])
+def test_where_the_target_is_out_of_reach_prompts_beside_guesses_go_on(a_row: float) -> None:
+    _, found = guessing(answers=10, guesses=8, target=0.005, steps=40, a_row=a_row)
+    assert all(one.num_tokens - one.num_answer_tokens >= 8 for one in found[20:])
+
+
+@pytest.mark.parametrize(("speculate", "steps"), [("off", 40), ("ngram", 8)])
+def test_the_least_time_of_an_answer_is_that_of_guesses_that_are_all_right(speculate: str, steps: int) -> None:
+    pace = Pace(SchedulerConfig(speculate=speculate, speculate_tokens=4))
+    pace.observe(Schedule(shares=(share(7),), num_answers=1, num_answer_tokens=7), 0.5)
+    assert pace.least_seconds(0, 41) == pytest.approx(0.5 * steps)
+
+
+def share(tokens: int) -> Share:
+    counters = SequenceCounters(id=SequenceId(0), num_prompt=1, max_tokens=100)
+    return Share(sequence=counters, start=1, num_tokens=tokens, num_outputs=tokens)
 
 
 @pytest.mark.parametrize(("name", "value"), [("itl_target", -1.0), ("prefill_share", 1.5), ("order_patience", -1.0)])

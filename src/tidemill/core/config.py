@@ -137,7 +137,8 @@ class SchedulerConfig:
     """Token budget of one step: decode tokens first, the rest goes to prompt chunks."""
     itl_target: float = 0.0
     """Seconds between two tokens of an answer to aim at: from measured steps, prompts get as many tokens of each step,
-    up to max_step_tokens, as fit beside the answers, and no more answers run than go on together; 0: no target."""
+    up to max_step_tokens, as fit beside the answers, and no more answers run, nor tokens are guessed, than go on
+    together; 0: no target."""
     prefill_share: float = 1.0
     """Most of itl_target that the prompts in a step may take while answers go on."""
     chunked_prefill: bool = True
@@ -185,10 +186,15 @@ class SchedulerConfig:
     """Seconds after which a kept KV block that nobody uses is dropped; 0: only when its room is needed."""
 
     @property
+    def most_tokens_per_step(self) -> int:
+        """Most tokens that an answer gets of one step, where none is forced: one, and as many as are guessed."""
+        return 1 if self.speculate == "off" else 1 + self.speculate_tokens
+
+    @property
     def max_outputs(self) -> int:
         """Most positions that one step draws from: one of each running sequence, and where sequences guess ahead at
         least what one may guess."""
-        return self.max_running if self.speculate == "off" else max(self.max_running, 1 + self.speculate_tokens)
+        return max(self.max_running, self.most_tokens_per_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

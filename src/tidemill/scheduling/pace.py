@@ -1,14 +1,16 @@
 """How many tokens a step may have and how many sequences may run, so that answers go on at the pace that is asked for.
 
 What steps take is measured while they run, in three tables of (tokens, seconds), since the parts of a step cost
-differently: steps in which answers alone go on, by their number; what prompts added to such steps, by their tokens; and
-steps of prompts alone. A step that answers go on in may then take
+differently: steps in which answers alone go on, by their tokens; what prompts added to such steps, by their tokens; and
+steps of prompts alone. An answer has one token in a step, and those that it guesses. A step in which answers go on may
+then take
 
     tokens of answers + as many of prompts as fit  min(target - answers alone, share x target)
 
-seconds, and so many sequences may run as go on together within the target. A step of prompts alone holds up nobody and
-has all of ``max_step_tokens``. A few tokens of prompts go into every step, whatever it takes, so that prompts end.
-Where even a step of few answers is longer than the target, prompts get as much time as the answers, times the share.
+seconds, and so many sequences may run as go on together within the target; they may guess as many tokens as it has room
+for besides. A step of prompts alone holds up nobody and has all of ``max_step_tokens``. A few tokens of prompts go into
+every step, whatever it takes, so that prompts end. Where even a step of few answers is longer than the target, prompts
+get as much time as the answers, times the share.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ class Pace:
         return self._config.itl_target > 0
 
     def budget(self, answers: int) -> int:
-        """Tokens of a step in which so many answers go on, theirs included."""
+        """Tokens of a step in which answers go on with so many, these included."""
         most = self._config.max_step_tokens
         if not self.on or not answers:
             return most
@@ -146,9 +148,9 @@ class Pace:
         prompts = self._added.within(max(spare, 0.0), most)
         return min(most, answers + (_UNKNOWN if prompts is None else max(prompts, _FLOOR)))
 
-    def most_running(self, most: int) -> int:
-        """Sequences that may run, at least one and at most ``most``; all where even a step of few answers is longer
-        than the target: fewer would not make it good."""
+    def most_answer_tokens(self, most: int) -> int:
+        """Tokens that answers go on with in a step, and so the sequences that may run, at least one and at most
+        ``most``; all where even a step of few is longer than the target: fewer would not make it good."""
         if not self.on or self._out_of_reach:
             return most
         found = self._answers.within(self._config.itl_target, most)
@@ -162,13 +164,15 @@ class Pace:
     def observe(self, schedule: Schedule, seconds: float) -> None:
         """A step has taken so long."""
         prompts = schedule.num_tokens - schedule.num_answer_tokens
-        if not prompts and schedule.num_answers:
-            self._answers.add(schedule.num_answers, seconds)
-        elif prompts and not schedule.num_answers:
+        answers = schedule.num_answer_tokens
+        if not prompts and answers:
+            self._answers.add(answers, seconds)
+        elif prompts and not answers:
             self._prompts.add(prompts, seconds)
         elif prompts:
-            self._added.add(prompts, max(0.0, seconds - (self._answers.seconds(schedule.num_answers) or 0.0)))
+            self._added.add(prompts, max(0.0, seconds - (self._answers.seconds(answers) or 0.0)))
 
     def least_seconds(self, prompt: int, answer: int) -> float:
         """The least time that so many tokens of a prompt and then of its answer take, as far as it was measured."""
-        return prompt * self._prompts.fastest + max(0, answer - 1) * self._answers.shortest
+        steps = -(-max(0, answer - 1) // self._config.most_tokens_per_step)
+        return prompt * self._prompts.fastest + steps * self._answers.shortest

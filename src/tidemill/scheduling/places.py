@@ -30,7 +30,7 @@ class Places:
     @property
     def most_running(self) -> int:
         """Most sequences that may run now."""
-        return self._pace.most_running(self._size)
+        return self._pace.most_answer_tokens(self._size)
 
     def full(self, running: _Running) -> bool:
         """True if there is no slot."""

@@ -191,8 +191,10 @@ class Scheduler:
 
     @property
     def spare_outputs(self) -> int:
-        """What proposals may take in a step: it has an output for each running sequence, and room for more."""
-        return min(self._config.max_outputs, self._config.max_step_tokens) - len(self._running)
+        """What proposals may take in a step: it has an output for each running sequence, and room for more. With a
+        target for its time, as many as fit."""
+        most = min(self._config.max_outputs, self._config.max_step_tokens)
+        return max(0, self._pace.most_answer_tokens(most) - len(self._running))
 
     def has_room(self, count: int, tenant: str = "") -> bool:
         """True if so many more sequences may join the queue. Where tenants take turns, one has room for its even part
@@ -323,7 +325,7 @@ class Scheduler:
         verify_running(self._space, self._running.values())
 
     def _begin(self) -> Planner:
-        answers = sum(1 for _ in self._members(caught_up=True))
+        answers = sum(one.num_pending for one in self._members(caught_up=True))
         self._counts.step_budget = self._pace.budget(answers)
         # Memory is planned for so many outputs.
         scores = self._config.max_outputs - sum(1 + one.num_proposed for one in self._running.values())
