@@ -336,3 +336,48 @@ async def test_the_firsts_deadline_is_not_the_others(behind: Behind) -> None:
         assert "deadline_exceeded" in (await first).text
         server.gate.set()
         assert words(await second.end()) == "ebb flow"
+
+
+async def test_whatever_callers_and_replicas_do_nothing_is_left_running_or_kept_by_mistake(behind: Behind) -> None:
+    """Few questions, many callers: some leave before anything comes, some in the middle; replicas err and break off."""
+    slow = ScriptedAnswer(
+        delay=0.01, steps=(Step(role=True), Step(after=0.01, tokens=1, times=10), Step(finish="stop"))
+    )
+    cut = ScriptedAnswer(steps=(Step(role=True), Step(tokens=1, times=2), Step(disconnect=True)))
+    scripts = [(slow, ScriptedAnswer(status=500), cut), (slow, slow, cut)]
+    async with behind(*scripts, cache=ON, breaker={"failures": 10_000}, retries={"least_per_second": 1000}) as gateway:
+
+        async def one(number: int) -> tuple[str, str | None]:
+            body = {**CHAT, "stream": True, "temperature": 0, "max_tokens": 10 + (number % 3 == 0) + 2 * (number // 40)}
+            request = gateway.client.build_request("POST", "/v1/chat/completions", json=body)
+            if number % 3 == 0:
+                asked = asyncio.create_task(gateway.client.send(request))
+                for _ in range(number % 7):
+                    await asyncio.sleep(0.001)
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+                return "dropped", None
+            answer = await gateway.client.send(request, stream=True)
+            if number % 3 == 1:
+                await anext(answer.aiter_bytes())
+                await answer.aclose()
+                return "left", said(answer)
+            text = (await answer.aread()).decode()
+            assert answer.status_code == 200, text
+            assert text.count("data: [DONE]") == 1
+            assert (words_until_an_error(text) == " tide" * 10) != ('"error"' in text), "whole, or one error"
+            assert '"error"' not in text or said(answer) != "hit"
+            return "read", said(answer)
+
+        found = [end for batch in range(6) for end in await asyncio.gather(*(one(20 * batch + n) for n in range(20)))]
+        assert {way for way, _ in found} == {"dropped", "left", "read"}
+        assert "miss" in {how for _, how in found}
+        await gateway.until(lambda: gateway.in_flight == [0, 0] and gateway.drain.active == 0)
+        cache = gateway.fleet.cache
+        await gateway.until(lambda: not cache._running)
+        assert not cache._coming
+        assert cache.bytes == sum(kept.size for _, kept in cache._kept.values())
+
+
+def words_until_an_error(text: str) -> str:
+    return "".join(one["delta"].get("content") or "" for event in events(text) for one in event.get("choices", ()))
