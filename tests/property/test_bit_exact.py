@@ -134,6 +134,7 @@ def rigs(draw: st.DrawFn, requests: list[TokenRequest], growing: bool, everythin
         num_blocks=-(-tokens // block_size),
         max_step_tokens=draw(st.sampled_from(CHUNKS[1:] if everything else CHUNKS)),
         max_running=draw(st.sampled_from([3, 64] if growing else [1, 3, 64])),
+        itl_target=draw(st.sampled_from([0.0, 0.0, 0.001, 0.02])),
         prefix_cache=draw(st.sampled_from(["on"] if everything else ["on", "on", "off"])),
         policy=draw(st.sampled_from(["continuous", "continuous", "dynamic", "static-compacted", "static"])),
         row_variant=draw(st.sampled_from([0, 1, 2, 3, 4])),

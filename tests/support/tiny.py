@@ -232,6 +232,7 @@ class Rig:
     num_blocks: int = 256
     max_step_tokens: int = 512
     max_running: int = 64
+    itl_target: float = 0.0
     fused: bool = True
     prefix_cache: Literal["on", "off"] = "on"
     jump_ahead: Literal["on", "off"] = "on"
@@ -289,6 +290,7 @@ class Rig:
         config = SchedulerConfig(
             max_running=self.max_running,
             max_step_tokens=self.max_step_tokens,
+            itl_target=self.itl_target,
             chunked_prefill=not self.model.graph.whole,
             prefix_cache=self.prefix_cache,
             jump_ahead=self.jump_ahead,
