@@ -112,7 +112,7 @@ def test_errors(tour: Tour, stopping: Server) -> None:
         create(**asked("a" * MAX_BODY))
     assert large.value.status_code == 413
     with pytest.raises(anthropic.RateLimitError) as often:
-        client(tour.server.url, tour.frugal).messages.create(**asked(HELLO))
+        client(tour.server.url, tour.frugal).messages.create(**asked(HELLO, max_tokens=4))
     assert int(often.value.response.headers["retry-after"]) >= 1
     with pytest.raises(anthropic.APIStatusError, match="stopping") as leaving:
         client(stopping.url).messages.create(**asked(HELLO))
