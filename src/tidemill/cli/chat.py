@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from tidemill.cli.adapter import first_adapter
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
 from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, with_settings
@@ -22,7 +23,7 @@ from tidemill.core.sampling import SamplingOptions
 if TYPE_CHECKING:
     from tidemill.llm import LLM, Piece
 
-__all__ = ["Conversation", "chat", "converse", "first_adapter"]
+__all__ = ["Conversation", "chat", "converse"]
 
 SystemOption = Annotated[str | None, typer.Option("--system", help="A system message to begin with.")]
 _HELP = "/reset forgets the conversation, /exit (or Ctrl-D) ends it, Ctrl-C stops an answer."
@@ -67,11 +68,6 @@ def chat(
             out=sys.stdout,
             in_terminal=interactive and sys.stdout.isatty(),
         )
-
-
-def first_adapter(llm: LLM) -> str | None:
-    """The adapter that a command answers with: the first that --lora names; None: there is none."""
-    return next(iter(llm.adapters), None)
 
 
 class Conversation:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemill.cli.chat import first_adapter
+from tidemill.cli.adapter import first_adapter
 from tidemill.cli.default import DEFAULT_MODEL, ModelArgument, explained
 from tidemill.cli.models_file import ModelsFileOption, named
 from tidemill.cli.options import DebugOption, JsonOption, with_settings
