@@ -21,7 +21,7 @@ from tidemill.core.errors import ConfigError, InvalidRequest
 from tidemill.core.sampling import SamplingOptions
 
 if TYPE_CHECKING:
-    from tidemill.llm import LLM, Piece
+    from tidemill.llm import Piece
 
 __all__ = ["Conversation", "chat", "converse"]
 
