@@ -98,7 +98,7 @@ def test_the_host_pays_for_the_handing_over_and_not_for_the_executor() -> None:
     loop.add(request("a", 5, max_tokens=8))
     loop.step()
     assert loop.stats().host_seconds == pytest.approx(
-        {"schedule": 0.0, "plan": 0.0, "submit": 0.0, "collect": 0.002, "commit": 0.0}
+        {"draft": 0.0, "schedule": 0.0, "plan": 0.0, "submit": 0.0, "collect": 0.002, "commit": 0.0}
     )
     assert loop.stats().step_seconds == pytest.approx(0.010)
 

@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
+from tidemill.core.adapters import AdapterSource
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import EngineDied, Overloaded, Unavailable
 from tidemill.core.step import TokenLogprob
@@ -83,6 +84,7 @@ class ScriptedEngine:
         """Every request for a vector that was taken, in order."""
         self.aborted: list[tuple[str, int]] = []
         """(request id, choice) of each choice that was ended from outside."""
+        self.adapters: tuple[AdapterSource, ...] = ()
         self.steps = 0
         self.reset_tenants: list[str | None] = []
         self.resets = 0
