@@ -24,6 +24,7 @@ from tidemill.gateway.metrics import GATEWAY_METRICS, FleetCollector
 from tidemill.gateway.proxy.asked import read_asked
 from tidemill.gateway.proxy.cached import Cached
 from tidemill.gateway.proxy.forward import Forward
+from tidemill.gateway.routing.speed import Speed
 from tidemill.gateway.upstream import Upstream
 from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.app import not_routed
@@ -189,7 +190,7 @@ class _Routes:
     def _expected_tokens(self) -> float:
         """Of an answer, as answers were lately."""
         found = [one.replica.speed.output_tokens for one in self._fleet.upstreams]
-        return sum(found) / len(found)
+        return sum(found) / len(found) if found else Speed().output_tokens
 
     async def index(self, request: Request) -> Response:
         del request

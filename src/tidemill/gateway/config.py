@@ -138,7 +138,7 @@ class GatewayConfig(_Section):
     above 0."""
     decisions: Annotated[int, Field(ge=0, le=10**6)] = 10_000
     """How many are kept for `tidemill gateway explain`."""
-    replicas: Annotated[tuple[ReplicaConfig, ...], Field(min_length=1)]
+    replicas: tuple[ReplicaConfig, ...] = ()
     """The servers to route to."""
     breaker: BreakerConfig = BreakerConfig()
     retries: RetryConfig = RetryConfig()
@@ -204,6 +204,8 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
     """What is wrong though every field by itself is right."""
     if config.policy not in POLICIES:
         yield f"policy: must be one of {', '.join(POLICIES)}, not {config.policy!r}"
+    if not config.replicas:
+        yield "replicas: is empty, so there is nothing to route to"
     seen: set[str] = set()
     for place, replica in enumerate(config.replicas):
         where = f"replicas.{place}"

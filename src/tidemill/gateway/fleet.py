@@ -1,20 +1,22 @@
-"""The replicas of now, looked at again and again, and exchanged when the settings change."""
+"""The replicas of now, looked at again and again, and exchanged when the settings or a source of replicas change."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from random import Random
 
 from tidemill.core.clock import Clock
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.gateway.cache.answer_cache import AnswerCache
-from tidemill.gateway.config import GatewayConfig
+from tidemill.gateway.config import GatewayConfig, ReplicaConfig
 from tidemill.gateway.decisions import Decisions
+from tidemill.gateway.replica_source import ReplicaSource
 from tidemill.gateway.router import Router
 from tidemill.gateway.upstream import Upstream
 from tidemill.serve.listener import check_config
@@ -25,9 +27,12 @@ __all__ = ["Fleet"]
 
 _log = logging.getLogger(__name__)
 
+_FILE = "the file"
+"""The source of the replicas that the settings list."""
+
 
 class Fleet:
-    """Implements Lifetime: looks begin with the server and end with it."""
+    """Implements Lifetime: looks and sources begin with the server and end with it."""
 
     def __init__(
         self,
@@ -35,9 +40,11 @@ class Fleet:
         clock: Clock,
         *,
         read: Callable[[], GatewayConfig] | None = None,
+        sources: Sequence[ReplicaSource] = (),
         seed: int | None = None,
     ) -> None:
-        """``read`` gives the settings again. Raises ConfigError."""
+        """``read`` gives the settings again. ``sources`` have replicas besides those that the settings list. Raises
+        ConfigError."""
         self.config = config
         self.live = LiveConfig(config.door)
         self.router = Router(config, clock, Random(seed))
@@ -45,22 +52,29 @@ class Fleet:
         self.cache = AnswerCache(config.cache, clock)
         self.clock = clock
         self._read = read
+        self._sources = sources
+        self._offered: dict[str, tuple[ReplicaConfig, ...]] = {_FILE: config.replicas}
+        """By source. Of two replicas with one name, that of the earlier source counts."""
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._running = False
         self.upstreams = self.router.upstreams
         """The same list for as long as there is a gateway."""
-        self.upstreams += [Upstream(own, config, clock) for own in config.replicas]
+        self.upstreams += self._made(self._offered, config)
 
     async def start(self) -> None:
-        """Look at every replica once, so that what is known is known before the first request; then go on."""
+        """Start the sources and look at every replica once, so that what is known is known before the first request;
+        then go on."""
+        for source in self._sources:
+            await source.start(partial(self.offer, source.name))
         await asyncio.gather(*(upstream.look() for upstream in self.upstreams))
         self._running = True
         self._watch()
 
     async def close(self) -> None:
-        """End the looks and all connections."""
+        """End the sources, the looks and all connections."""
         self._running = False
+        await asyncio.gather(*(source.close() for source in self._sources), return_exceptions=True)
         tasks = [*self._looks.values(), *self._leaving]
         for task in tasks:
             task.cancel()
@@ -75,23 +89,42 @@ class Fleet:
         try:
             config = self._read()
             door = self._door(config.door)
-            made = self._made(config)
+            for source in self._sources:
+                source.check(config)
+            offered = {**self._offered, _FILE: config.replicas}
+            made = self._made(offered, config)
         except ConfigError as error:
             _log.error("the settings are as they were: %s", error.message)
             raise
         others = config.replicas != self.config.replicas
-        gone = [one for one in self.upstreams if one not in made]
         self.config = config
-        self.upstreams[:] = made
+        self._exchange(offered, made)
         self.router.change(config)
         self.decisions.resize(config.decisions)
         self.cache.change(config.cache, empty=others)
         self.live.change(door)
+        for source in self._sources:
+            source.change(config)
+        _log.warning("read the settings again; replicas: %s", ", ".join(one.name for one in made))
+
+    def offer(self, source: str, replicas: Sequence[ReplicaConfig]) -> list[Upstream]:
+        """These are all the replicas that a source has from now on: new ones are looked at and used, those it had
+        before and has no more get nothing new and end what they have, and ``drain`` takes one out of use. Returns
+        theirs; one whose name another source has is left out, with a word in the log. To be called on the loop. Raises
+        ConfigError for a key that is not there, having changed nothing."""
+        offered = {**self._offered, source: tuple(replicas)}
+        if offered != self._offered:
+            self._exchange(offered, self._made(offered, self.config))
+        return [one for one in self.upstreams if one.own in replicas]
+
+    def _exchange(self, offered: dict[str, tuple[ReplicaConfig, ...]], made: list[Upstream]) -> None:
+        gone = [one for one in self.upstreams if one not in made]
+        self._offered = offered
+        self.upstreams[:] = made
         for upstream in gone:
             self._let_go(upstream)
         if self._running:
             self._watch()
-        _log.warning("read the settings again; replicas: %s", ", ".join(one.name for one in made))
 
     @property
     def can_reload(self) -> bool:
@@ -108,13 +141,12 @@ class Fleet:
         check_config(taken)
         return taken
 
-    def _made(self, config: GatewayConfig) -> list[Upstream]:
-        """The upstreams of new settings: one of before where name, URL and engine are the same."""
+    def _made(self, offered: Mapping[str, Sequence[ReplicaConfig]], config: GatewayConfig) -> list[Upstream]:
+        """The upstreams of what is offered: one of before where name, URL and engine are the same."""
         before = {(one.name, one.own.url, one.own.engine): one for one in self.upstreams}
-        made = [
-            before.get((own.name, own.url, own.engine)) or Upstream(own, config, self.clock) for own in config.replicas
-        ]
-        for upstream, own in zip(made, config.replicas, strict=True):
+        chosen = _by_name(offered)
+        made = [before.get((own.name, own.url, own.engine)) or Upstream(own, config, self.clock) for own in chosen]
+        for upstream, own in zip(made, chosen, strict=True):
             upstream.change(own, config)
         return made
 
@@ -129,6 +161,8 @@ class Fleet:
 
     async def _look_again(self, upstream: Upstream) -> None:
         numbers = Random()
+        if not upstream.looked_at:
+            await upstream.look()
         while True:
             pause = self.config.probes.interval_seconds
             await asyncio.sleep(pause * (0.9 + 0.2 * numbers.random()))  # not all at once
@@ -147,6 +181,16 @@ class Fleet:
             task = asyncio.get_running_loop().create_task(_closed_when_idle(upstream))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
+
+
+def _by_name(offered: Mapping[str, Sequence[ReplicaConfig]]) -> list[ReplicaConfig]:
+    """One replica for each name."""
+    chosen: dict[str, ReplicaConfig] = {}
+    for source, replicas in offered.items():
+        for own in replicas:
+            if chosen.setdefault(own.name, own) is not own:
+                _log.warning("%s: there is a replica %s already; that at %s is left out", source, own.name, own.url)
+    return list(chosen.values())
 
 
 async def _closed_when_idle(upstream: Upstream) -> None:

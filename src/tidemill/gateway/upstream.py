@@ -36,6 +36,7 @@ class Upstream:
         self.healthy = False
         """What the last looks at it say."""
         self.problem = "not looked at yet"
+        self.looked_at = False
         self.models: tuple[str, ...] = ()
         self._bad_looks = 0
         self._idle = asyncio.Event()
@@ -118,6 +119,7 @@ class Upstream:
                 await self._ask_models()
         except (OSError, TimeoutError) as error:
             problem = f"{self.adapter.health}: {str(error) or 'no answer in time'}"
+        self.looked_at = True
         self._judge(problem)
         if self.healthy and self.adapter.metrics is not None:
             await self._read_gauges(self.adapter.metrics)
