@@ -43,7 +43,7 @@ class Load:
     shared_tokens: int = 0
     """How many of these all prompts begin with."""
     first_number: int = 0
-    """The number of the first prompt; prompts with other numbers differ."""
+    """The number of the first prompt: loads with other numbers have other prompts, and what they share is other too."""
     answers: list[Answer] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -74,7 +74,7 @@ async def ask(session: aiohttp.ClientSession, load: Load, number: int) -> Answer
 
 def question(load: Load, number: int) -> tuple[str, dict[str, object]]:
     """Route and prompt of one request. Prompts of made-up token ids have exactly the length asked for."""
-    shared, own = random.Random("shared"), random.Random(load.first_number + number)
+    shared, own = random.Random(f"shared {load.first_number}"), random.Random(load.first_number + number)
     ids = [shared.randrange(*IDS) for _ in range(load.shared_tokens)]
     ids += [own.randrange(*IDS) for _ in range(load.prompt_tokens - load.shared_tokens)]
     return "completions", {"prompt": ids, "ignore_eos": True}

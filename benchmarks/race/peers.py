@@ -3,11 +3,12 @@
 Found by environment variables, else on PATH or by import:
 
     TIDEMILL_BENCH_LLAMA    folders with llama-bench, llama-batched-bench and llama-server, one per build
-    TIDEMILL_BENCH_PYTHON   interpreters that can import openvino_genai or ctranslate2
+    TIDEMILL_BENCH_PYTHON   interpreters that can import openvino_genai, ctranslate2 or vllm
 
 Several are separated by ":".
 
-CTranslate2 reads a converted folder beside the model: FOLDER/smollm2-ctranslate2 for FOLDER/smollm2-q4_0.gguf.
+CTranslate2 and vLLM read folders beside the model: FOLDER/smollm2-ctranslate2 and FOLDER/smollm2-hf (safetensors) for
+FOLDER/smollm2-q4_0.gguf.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from benchmarks.race.llama_tools import llama_contenders
 from benchmarks.race.side import Contender, Figures, Side, SideFailed, Worker
 
-__all__ = ["DRIVERS", "contenders", "interpreter"]
+__all__ = ["DRIVERS", "contenders", "converted", "interpreter"]
 
 DRIVERS = Path(__file__).parent / "drivers"
 
@@ -42,10 +43,15 @@ def contenders(model: Path, threads: int, *, prompts: bool, swept: Sequence[Figu
 
 
 def _ctranslate2(python: str, model: Path, threads: int) -> Side:
-    folder = model.with_name(re.sub(r"-(q\d.*|f16|f32|bf16)$", "", model.stem) + "-ctranslate2")
+    return Worker([python, str(DRIVERS / "drive_ctranslate2.py"), str(converted(model, "ctranslate2")), str(threads)])
+
+
+def converted(model: Path, form: str) -> Path:
+    """The folder beside a GGUF file with the same model in another form. Raises SideFailed where there is none."""
+    folder = model.with_name(re.sub(r"-(q\d.*|f16|f32|bf16)$", "", model.stem) + f"-{form}")
     if not folder.is_dir():
         raise SideFailed(f"it reads no GGUF files, and there is no {folder.name} beside {model.name}")
-    return Worker([python, str(DRIVERS / "drive_ctranslate2.py"), str(folder), str(threads)])
+    return folder
 
 
 @cache

@@ -82,5 +82,5 @@ def served_rows() -> Iterator[Served]:
     """Rows of the server."""
     yield Served(title="served 256/128", clients=16, requests=32, prompt_tokens=256, shared_tokens=0, max_tokens=128)
     yield Served(
-        title="served 512 shared + 64/64", clients=16, requests=32, prompt_tokens=576, shared_tokens=512, max_tokens=64
+        title="served 512 shared + 64/64", clients=16, requests=64, prompt_tokens=576, shared_tokens=512, max_tokens=64
     )

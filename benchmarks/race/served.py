@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.race.figures import race_row
 from benchmarks.race.llama_tools import ENGINE, build_name, llama_folders
 from benchmarks.race.load import Load, question, run
-from benchmarks.race.peers import DRIVERS, interpreter
+from benchmarks.race.peers import DRIVERS, converted, interpreter
 from benchmarks.race.rows import Served, Wanted
 from benchmarks.race.side import Ask, Contender, Figures, Side, SideFailed, Worker
 from benchmarks.race.turns import Stable, alternate
@@ -24,18 +25,22 @@ from tidemill.bench.figures.percentiles import nearest_rank
 
 __all__ = ["measure_served"]
 
-_READY_LIMIT = 120.0
+_READY_LIMIT = 300.0
 _TURN_LIMIT = 180.0
 
 
 class Server:
     """An HTTP server as a side: a turn is a load on it."""
 
-    def __init__(self, command: Sequence[str], port: int, ready: str) -> None:
+    def __init__(
+        self, command: Sequence[str], port: int, ready: str, *, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Start it; it is ready when a GET of the path ``ready`` gives 200. Raises SideFailed."""
         self._port = port
         self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the server)
-        self._process = subprocess.Popen(command, stdout=self._words, stderr=self._words)
+        self._process = subprocess.Popen(
+            command, stdout=self._words, stderr=self._words, env={**os.environ, **(environment or {})}
+        )
         end = time.monotonic() + _READY_LIMIT
         while not _answers(f"http://127.0.0.1:{port}{ready}"):
             if self._process.poll() is not None or time.monotonic() > end:
@@ -89,8 +94,8 @@ class InProcess:
 
 
 def load_of(ask: Ask, url: str) -> Load:
-    """The load of a turn. Prompts are others in each turn, but for the part that all of them share. A trial (turn -1)
-    has one request per client."""
+    """The load of a turn. Prompts are others in each turn, so that one that shares a beginning has to be computed in
+    it. A trial (turn -1) has one request per client."""
     return Load(
         url=url,
         model="bench",
@@ -167,6 +172,26 @@ def _contenders(path: Path, served: Served, threads: int, earlier: Sequence[Figu
     if python := interpreter("openvino_genai"):
         command = [python, str(DRIVERS / "drive_openvino.py"), str(path), str(threads)]
         yield Contender(engine="openvino-genai", settings="in process", start=lambda: InProcess(Worker(command)))
+    if vllm := interpreter("vllm"):
+        for kind in ("bfloat16", "float32"):
+            yield Contender(engine="vllm", settings=kind, start=_vllm(vllm, path, served, threads, kind))
+
+
+def _vllm(python: str, model: Path, served: Served, threads: int, kind: str) -> Callable[[], Side]:
+    """On the processor, compiled, with its prefix cache; it reads a checkpoint beside the GGUF file."""
+
+    def start() -> Side:
+        folder = converted(model, "hf")
+        port, longest = _free_port(), served.prompt_tokens + served.max_tokens + 64
+        command = [
+            python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", kind,
+            "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "bench", "--disable-log-stats",
+            "--max-num-seqs", str(served.clients), "--max-model-len", str(longest),
+        ]  # fmt: skip
+        own = {"VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}", "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1"}
+        return Server(command, port, "/health", environment=own)
+
+    return start
 
 
 def fastest_builds(folders: Sequence[Path], earlier: Sequence[Figures]) -> Sequence[Path]:
