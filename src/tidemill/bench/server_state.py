@@ -13,13 +13,14 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tidemill.bench.load.sender import Sender
-from tidemill.http.client import Broken, HttpClient
+from tidemill.http.client import HttpClient
+from tidemill.http.fetch import fetch
 
 __all__ = ["ServerState", "StateWatch", "parse_metrics", "states_at"]
 
 EVERY: Final = 1.0
 """Seconds between two looks."""
-_LIMIT: Final = 2**22
+_PATIENCE: Final = 5.0
 _NAMES: Final = (
     ("tidemill_engine_running", "tidemill_engine_waiting"),
     ("vllm:num_requests_running", "vllm:num_requests_waiting"),
@@ -90,30 +91,12 @@ def states_at(client: HttpClient, headers: Mapping[str, str]) -> tuple[Look, Htt
     """Looks at ``/metrics`` of the server that a client's URL names, and the client for it, to be closed."""
     parts = urlsplit(client.url)
     asker = HttpClient(f"{parts.scheme}://{parts.netloc}")
-    request = asker.request("/metrics", headers, b"", method="GET")
 
     async def look() -> Counts | None:
-        page = _Page()
         try:
-            async with asyncio.timeout(5):
-                await asker.exchange(request, page)
-        except (OSError, Broken, TimeoutError):
+            status, page = await fetch(asker, "/metrics", headers, seconds=_PATIENCE)
+        except OSError:
             return None
-        return parse_metrics(bytes(page.data).decode("utf-8", errors="replace")) if page.status == 200 else None
+        return parse_metrics(page.decode("utf-8", errors="replace")) if status == 200 else None
 
     return look, asker
-
-
-class _Page:
-    """Implements Receiver."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.data = bytearray()
-
-    def head(self, status: int, headers: Mapping[str, str]) -> None:  # noqa: ARG002 (Receiver's)
-        self.status = status
-
-    def body(self, data: bytes) -> bool:
-        self.data += data
-        return len(self.data) > _LIMIT

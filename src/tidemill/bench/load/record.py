@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
+
+from tidemill.bench.load.request import LoadRequest
 
 __all__ = ["FAILED", "Arrived", "Counted", "Outcome", "RequestRecord"]
 
@@ -70,6 +72,21 @@ class RequestRecord:
     turn: int = 0
     tenant: str | None = None
     priority: int = 0
+
+    @classmethod
+    def of(cls, request: LoadRequest, due: float) -> Self:
+        """The record of a request of which nothing has come yet."""
+        return cls(
+            index=request.index,
+            due=due,
+            planned_tokens=request.prompt.tokens,
+            prompt_tokens=request.prompt.tokens,
+            asked_tokens=request.max_tokens,
+            session=request.session,
+            turn=request.turn,
+            tenant=request.tenant,
+            priority=request.priority,
+        )
 
     @property
     def first(self) -> float | None:

@@ -52,17 +52,7 @@ class Sender:
 
     async def send(self, request: LoadRequest, ready: Send, *, due: float) -> RequestRecord:
         """Send a request that is due. Whatever happens becomes its record."""
-        record = RequestRecord(
-            index=request.index,
-            due=due,
-            planned_tokens=request.prompt.tokens,
-            prompt_tokens=request.prompt.tokens,
-            asked_tokens=request.max_tokens,
-            session=request.session,
-            turn=request.turn,
-            tenant=request.tenant,
-            priority=request.priority,
-        )
+        record = RequestRecord.of(request, due)
         watch = Watch(record, self.now, cancel_after=request.cancel_after)
         if self.slots is not None:
             await self.slots.acquire()
@@ -98,22 +88,11 @@ class Sender:
             watch.end("timeout", f"no end within {self.timeout:g} s")
 
     def _lost(self, request: LoadRequest, after: RequestRecord) -> None:
-        now = self.now()
-        self._keep(
-            RequestRecord(
-                index=request.index,
-                due=now,
-                ended=now,
-                outcome="error",
-                error=f"not sent: turn {after.turn} of its session failed",
-                planned_tokens=request.prompt.tokens,
-                asked_tokens=request.max_tokens,
-                session=request.session,
-                turn=request.turn,
-                tenant=request.tenant,
-                priority=request.priority,
-            )
-        )
+        record = RequestRecord.of(request, self.now())
+        record.ended = record.due
+        record.outcome, record.error = "error", f"not sent: turn {after.turn} of its session failed"
+        record.prompt_tokens = 0
+        self._keep(record)
 
     def _keep(self, record: RequestRecord) -> None:
         self.records.append(record)

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Final
 
 from tidemill.bench.load.http_target import HttpTarget
 from tidemill.core.errors import SetupError
-from tidemill.http.client import Broken
+from tidemill.http.fetch import fetch
 
 __all__ = ["served_models"]
 
-
-class _Whole:
-    """Implements Receiver: keeps everything."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.data = bytearray()
-
-    def head(self, status: int, headers: Mapping[str, str]) -> None:  # noqa: ARG002 (Receiver's)
-        self.status = status
-
-    def body(self, data: bytes) -> bool:
-        self.data += data
-        return len(self.data) > 2**20
+_PATIENCE: Final = 60.0
+"""Seconds for a server that may still be loading its model."""
 
 
 async def served_models(target: HttpTarget) -> Sequence[str]:
     """As ``/models`` lists them. Raises SetupError where nobody answers, or not with a list."""
-    client, whole = target.client, _Whole()
+    client, status = target.client, 0
     try:
-        await client.exchange(client.request("/models", target.sent_headers(), b"", method="GET"), whole)
-        listed = json.loads(bytes(whole.data))["data"]
-        names = [str(item["id"]) for item in listed]
-    except (OSError, Broken) as error:
+        status, page = await fetch(client, "/models", target.sent_headers(), seconds=_PATIENCE)
+        names = [str(item["id"]) for item in json.loads(page)["data"]]
+    except TimeoutError as error:
+        raise SetupError(f"{client.url}: no answer within {_PATIENCE:g} s", param="url") from error
+    except OSError as error:
         raise SetupError(f"{client.url}: no answer: {error}", param="url") from error
     except (ValueError, KeyError, TypeError) as error:
-        why = f"status {whole.status}" if whole.status != 200 else "no list of models"
+        why = f"status {status}" if status != 200 else "no list of models"
         raise SetupError(f"{client.url}/models: {why}; name the model with --model", param="model") from error
     return names

@@ -84,18 +84,8 @@ class SimulatedEngine:
 
     def add(self, request: LoadRequest, due: float, answers: Mapping[int, int]) -> None:
         """Queue a request, or refuse it."""
-        record = RequestRecord(
-            index=request.index,
-            due=due,
-            sent=self.now,
-            planned_tokens=request.prompt.tokens,
-            prompt_tokens=request.prompt.tokens,
-            asked_tokens=request.max_tokens,
-            session=request.session,
-            turn=request.turn,
-            tenant=request.tenant,
-            priority=request.priority,
-        )
+        record = RequestRecord.of(request, due)
+        record.sent = self.now
         self.records.append(record)
         answer = min(answers.get(request.index, request.max_tokens), request.max_tokens)
         counters = SequenceCounters(
