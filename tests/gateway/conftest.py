@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,12 @@ import pytest
 
 from tidemill.bench.scripted.script import Script, ScriptedAnswer
 from tidemill.bench.scripted.server import ScriptedServer
+from tidemill.core.config import ServerConfig
 from tidemill.gateway.config import GatewayConfig
 from tidemill.gateway.fleet import Fleet
 from tidemill.gateway.server import gateway_server
 from tidemill.serve.drain import Drain
+from tidemill.serve.listener import bind
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "Why does the tide come twice a day?"}]}
 
@@ -75,12 +76,25 @@ async def _behind(*answers: ScriptedAnswer | tuple[ScriptedAnswer, ...], **setti
         for server in servers:
             ports.append(await server.start())
             stack.push_async_callback(server.close)
-        replicas = [{"name": f"r{n}", "url": f"http://127.0.0.1:{port}/v1"} for n, port in enumerate(ports)]
+        yield await stack.enter_async_context(before(servers, ports, **settings))
+
+
+@asynccontextmanager
+async def before(
+    servers: list[ScriptedServer], ports: list[int], *, engines: Sequence[str] = (), **settings: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway before what listens on some ports, of these engines."""
+    async with AsyncExitStack() as stack:
+        kinds = engines or ["openai"] * len(ports)
+        replicas = [
+            {"name": f"r{n}", "url": f"http://127.0.0.1:{port}/v1", "engine": kind}
+            for n, (port, kind) in enumerate(zip(ports, kinds, strict=True))
+        ]
         config = GatewayConfig.model_validate({"replicas": replicas, "policy": "round-robin", **settings})
         clock = SkippingClock()
         fleet = Fleet(config, clock, seed=1)
         server = gateway_server(fleet)
-        listener = socket.create_server(("127.0.0.1", 0))
+        listener = bind(ServerConfig(port=0))
         port = listener.getsockname()[1]
         running = asyncio.create_task(server.serve(sockets=[listener]))
         client = await stack.enter_async_context(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -23,6 +23,7 @@ from tidemill.gateway.fleet import Fleet
 from tidemill.gateway.metrics import GATEWAY_METRICS, FleetCollector
 from tidemill.gateway.proxy.asked import read_asked
 from tidemill.gateway.proxy.cached import Cached
+from tidemill.gateway.proxy.call import Call
 from tidemill.gateway.proxy.forward import Forward
 from tidemill.gateway.routing.speed import Speed
 from tidemill.gateway.upstream import Upstream
@@ -141,37 +142,24 @@ class _Routes:
         )
         self._fleet.decisions.keep(decision)
         wish = self._wish(request, path, body)
-        forward = Forward(
+        call = Call(
+            id=state.request_id,
             path=path,
-            body=body,
             headers=request.headers.raw,
-            asked=asked,
-            work=work,
-            request_id=state.request_id,
-            router=self._fleet.router,
-            config=config,
-            decision=decision,
-            drain=self._drain,
-            recorder=self._metrics,
-            clock=self._clock,
-            began=state.began,
-            deadline=deadline if wish is None else Deadline(self._clock, state.began, longest),
-            stall_seconds=live.slow_reader_seconds,
-        )
-        if wish is None:
-            return forward
-        return Cached(
-            wish,
-            forward,
-            cache=self._fleet.cache,
-            decision=decision,
-            drain=self._drain,
-            recorder=self._metrics,
-            clock=self._clock,
+            body=body,
             began=state.began,
             deadline=deadline,
             stall_seconds=live.slow_reader_seconds,
+            decision=decision,
+            drain=self._drain,
+            recorder=self._metrics,
+            clock=self._clock,
         )
+        if wish is None:
+            return Forward(call, asked, work, router=self._fleet.router, config=config)
+        for_all = replace(call, deadline=Deadline(self._clock, state.began, longest))
+        forward = Forward(for_all, asked, work, router=self._fleet.router, config=config)
+        return Cached(wish, forward, call, self._fleet.cache)
 
     def _wish(self, request: Request, path: str, body: bytes) -> Wish | None:
         """What the cache is asked for; None: nothing."""

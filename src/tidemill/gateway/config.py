@@ -80,6 +80,13 @@ class RetryConfig(_Section):
     """Retries that there may be besides."""
 
 
+class ResumeConfig(_Section):
+    """Going on with an answer whose replica broke after some of it was shown."""
+
+    attempts: Annotated[int, Field(ge=0, le=10)] = 1
+    """How often for one answer; 0: it ends with an error."""
+
+
 class TimeoutConfig(_Section):
     """How long each thing may take."""
 
@@ -142,6 +149,7 @@ class GatewayConfig(_Section):
     """The servers to route to."""
     breaker: BreakerConfig = BreakerConfig()
     retries: RetryConfig = RetryConfig()
+    resume: ResumeConfig = ResumeConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     probes: ProbeConfig = ProbeConfig()
     cache: CacheConfig = CacheConfig()
@@ -193,6 +201,7 @@ def _owner(place: tuple[int | str, ...]) -> type[BaseModel]:
         "replicas": ReplicaConfig,
         "breaker": BreakerConfig,
         "retries": RetryConfig,
+        "resume": ResumeConfig,
         "timeouts": TimeoutConfig,
         "probes": ProbeConfig,
         "cache": CacheConfig,

@@ -14,7 +14,16 @@ from tidemill.gateway.cache.answer_cache import AnswerCache
 from tidemill.gateway.protection.breaker import BreakerState
 from tidemill.gateway.upstream import Upstream
 
-__all__ = ["ADDED_SECONDS", "ATTEMPTS", "CACHE", "FIRST_TOKEN_SECONDS", "GATEWAY_METRICS", "REFUSED", "FleetCollector"]
+__all__ = [
+    "ADDED_SECONDS",
+    "ATTEMPTS",
+    "BROKEN",
+    "CACHE",
+    "FIRST_TOKEN_SECONDS",
+    "GATEWAY_METRICS",
+    "REFUSED",
+    "FleetCollector",
+]
 
 _FINE: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.25, 1.0)
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -43,13 +52,28 @@ REFUSED: Final = MetricSpec(
     kind=MetricKind.COUNTER,
     help="Failures that were not tried elsewhere because the budget of retries was used up",
 )
+BROKEN: Final = MetricSpec(
+    name="tidemill_gateway_broken_streams_total",
+    kind=MetricKind.COUNTER,
+    help="Answers that broke after some of them was shown: resumed on another replica, or ended with an error",
+    labels=("outcome",),
+)
 CACHE: Final = MetricSpec(
     name="tidemill_gateway_cache_requests_total",
     kind=MetricKind.COUNTER,
     help="Requests that the cache of answers was for: hit, miss, or joined to another one on its way",
     labels=("outcome",),
 )
-GATEWAY_METRICS: Final = (REQUESTS, REQUEST_SECONDS, ADDED_SECONDS, FIRST_TOKEN_SECONDS, ATTEMPTS, REFUSED, CACHE)
+GATEWAY_METRICS: Final = (
+    REQUESTS,
+    REQUEST_SECONDS,
+    ADDED_SECONDS,
+    FIRST_TOKEN_SECONDS,
+    ATTEMPTS,
+    REFUSED,
+    BROKEN,
+    CACHE,
+)
 _STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 _IN_FLIGHT = "tidemill_gateway_in_flight"

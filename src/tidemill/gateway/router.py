@@ -56,14 +56,21 @@ class Router:
         )
 
     def choose(
-        self, work: Work, *, tried: Collection[str] = (), priority: int = 0
+        self,
+        work: Work,
+        *,
+        tried: Collection[str] = (),
+        unfit: Mapping[str, str] = {},
+        priority: int = 0,
     ) -> tuple[Upstream, Choice, Mapping[str, str]]:
-        """(where to, why, and why not to the others by name). Raises ModelNotFound, Unavailable and Overloaded."""
+        """(where to, why, and why not to the others by name). ``unfit``: why not, by name, for reasons of the request.
+        Raises ModelNotFound, Unavailable and Overloaded."""
         serving = [one for one in self.upstreams if one.serves(work.model)]
         if not serving:
             raise ModelNotFound(f"no replica serves the model {work.model[:200]!r}", param="model")
         panic = self._panics(serving)
         barred = {one.name: bar for one in serving if (bar := self._bar(one, work.model, panic=panic))}
+        barred |= unfit
         barred |= dict.fromkeys(tried, "has been tried")
         open_ones = [one for one in serving if one.name not in barred]
         if not open_ones:

@@ -22,14 +22,18 @@ class Adapter:
     """Where its gauges are; None: nowhere."""
     gauges: Callable[[str, float], Gauges] = pages.nothing
     """Reads that page: its text, and the time of now."""
+    continues: Mapping[str, object] | None = None
+    """Fields of a chat that make it go on with its last message, an assistant's; None: it cannot."""
 
 
+_CONTINUES: Final = {"continue_final_message": True, "add_generation_prompt": False}
+_SGLANG_CONTINUES: Final = {"continue_final_message": True}
 ADAPTERS: Final[Mapping[str, Adapter]] = {
-    "tidemill": Adapter(health="/ready", metrics="/metrics", gauges=pages.vllm),
-    "vllm": Adapter(health="/health", metrics="/metrics", gauges=pages.vllm),
-    "sglang": Adapter(health="/health", metrics="/metrics", gauges=pages.sglang),
+    "tidemill": Adapter(health="/ready", metrics="/metrics", gauges=pages.vllm, continues=_CONTINUES),
+    "vllm": Adapter(health="/health", metrics="/metrics", gauges=pages.vllm, continues=_CONTINUES),
+    "sglang": Adapter(health="/health", metrics="/metrics", gauges=pages.sglang, continues=_SGLANG_CONTINUES),
     "tgi": Adapter(health="/health", metrics="/metrics", gauges=pages.tgi),
     "tensorrt-llm": Adapter(health="/health", metrics="/metrics", gauges=pages.tensorrt_llm),
-    "llama.cpp": Adapter(health="/health", metrics="/metrics", gauges=pages.llama_cpp),
+    "llama.cpp": Adapter(health="/health", metrics="/metrics", gauges=pages.llama_cpp, continues={}),
     "openai": Adapter(health="/v1/models"),
 }

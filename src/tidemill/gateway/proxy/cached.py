@@ -7,19 +7,15 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
-from tidemill.core.clock import Clock
-from tidemill.core.metrics import Recorder
 from tidemill.gateway.cache.answer_cache import AnswerCache
 from tidemill.gateway.cache.kept import Relabel
 from tidemill.gateway.cache.recording import Reader, Recording
 from tidemill.gateway.cache.wish import Wish
-from tidemill.gateway.decisions import Decision
 from tidemill.gateway.metrics import ADDED_SECONDS, CACHE
+from tidemill.gateway.proxy.call import Call
 from tidemill.gateway.proxy.forward import ADDED_HEADER, Forward
 from tidemill.gateway.proxy.outlet import Outlet, attended
 from tidemill.gateway.proxy.stream_watch import form_of
-from tidemill.serve.deadline import Deadline
-from tidemill.serve.drain import Drain
 from tidemill.serve.sse import HEADERS as STREAM_HEADERS
 
 __all__ = ["CACHE_HEADER", "Cached"]
@@ -31,56 +27,37 @@ CACHE_HEADER: Final = b"x-tidemill-cache"
 class Cached:
     """An ASGI response."""
 
-    def __init__(
-        self,
-        wish: Wish,
-        forward: Forward,
-        *,
-        cache: AnswerCache,
-        decision: Decision,
-        drain: Drain,
-        recorder: Recorder,
-        clock: Clock,
-        began: float,
-        deadline: Deadline,
-        stall_seconds: float,
-    ) -> None:
+    def __init__(self, wish: Wish, forward: Forward, call: Call, cache: AnswerCache) -> None:
         """``forward`` asks a replica. Its deadline is the gateway's, as others may wait longer than the first."""
         self._wish = wish
         self._forward = forward
+        self._call = call
         self._cache = cache
-        self._decision = decision
-        self._drain = drain
-        self._recorder = recorder
-        self._clock = clock
-        self._began = began
-        self._deadline = deadline
-        self._stall = stall_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        out = Outlet(send, form_of(self._wish.path), stall_seconds=self._stall)
+        out = Outlet(send, form_of(self._wish.path), stall_seconds=self._call.stall_seconds)
         kept = None if self._wish.fresh else self._cache.find(self._wish)
         recording = None if self._wish.fresh or kept is not None else self._cache.coming(self._wish)
         outcome = "hit" if kept is not None else "miss" if recording is None else "joined"
-        self._recorder.add(CACHE, outcome=outcome)
+        self._call.recorder.add(CACHE, outcome=outcome)
         if kept is not None:
             await self._attended(self._replay(kept, out), out, receive)
             return
         joined = recording is not None
         recording = recording or self._cache.record(self._wish, self._forward)
         if joined:
-            self._decision.outcome = "joined another request for the same"
+            self._call.decision.outcome = "joined another request for the same"
         with recording.reader() as reader:
             await self._attended(self._follow(recording, reader, out, outcome, joined=joined), out, receive)
 
     async def _attended(self, answer: Coroutine[Any, Any, None], out: Outlet, receive: Receive) -> None:
-        await attended(answer, out, receive, deadline=self._deadline, drain=self._drain, decision=self._decision)
+        await attended(answer, out, receive, self._call)
 
     async def _replay(self, body: bytes, out: Outlet) -> None:
-        self._decision.outcome = "from the cache"
-        took = self._clock.now() - self._began
-        self._recorder.observe(ADDED_SECONDS, took)
+        self._call.decision.outcome = "from the cache"
+        took = self._call.clock.now() - self._call.began
+        self._call.recorder.observe(ADDED_SECONDS, took)
         whole = self._wish.mode == "whole"
         kind = [(b"content-type", b"application/json")] if whole else list(STREAM_HEADERS)
         headers = [

@@ -1,41 +1,40 @@
 """One request to whichever replica answers it, as an ASGI response.
 
     choose -> send -> hold back until something is visible -> pass on untouched
-       ^                │
-       └── failed ──────┘   as long as nothing has been shown, attempts and the retry budget last
+       ^                │                                        │
+       └── failed ──────┴── broke, and another can go on with it ┘   as long as attempts and the retry budget last
 
-After the first visible byte there is no other replica: a second answer glued to the first is worse than an end. The
-caller then gets one error event and the end marker. A caller who hangs up ends the request at the replica at once.
+After the first visible byte another replica is asked for the rest and never for a second answer: what was shown becomes
+part of the prompt. Where that cannot be, the caller gets one error event and the end marker. A caller who hangs up ends
+the request at the replica at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, Unavailable
-from tidemill.core.metrics import Recorder
 from tidemill.gateway.config import GatewayConfig
-from tidemill.gateway.decisions import Decision
-from tidemill.gateway.metrics import ADDED_SECONDS, ATTEMPTS, FIRST_TOKEN_SECONDS, REFUSED
+from tidemill.gateway.metrics import ADDED_SECONDS, ATTEMPTS, BROKEN, FIRST_TOKEN_SECONDS, REFUSED
 from tidemill.gateway.protection.breaker import Permit
 from tidemill.gateway.proxy.asked import Asked
+from tidemill.gateway.proxy.call import Call
+from tidemill.gateway.proxy.continuation import CannotContinue, Continuation, unfit
 from tidemill.gateway.proxy.inflow import Inflow
 from tidemill.gateway.proxy.outlet import Outlet, attended
+from tidemill.gateway.proxy.shown import Shown
 from tidemill.gateway.proxy.stream_watch import StreamWatch, error_ending, form_of
 from tidemill.gateway.router import Router
 from tidemill.gateway.routing.flight import Flight
 from tidemill.gateway.routing.work import Work
 from tidemill.gateway.upstream import Upstream
 from tidemill.serve.deadline import HEADER as DEADLINE_HEADER
-from tidemill.serve.deadline import Deadline
-from tidemill.serve.drain import Drain
 
 __all__ = ["ADDED_HEADER", "REPLICA_HEADER", "Forward"]
 
@@ -56,83 +55,72 @@ _MOST_HELD: Final = 2**20
 """Bytes of a stream that are held back while nothing in them is known to be visible."""
 _NEUTRAL: Final = frozenset({501, 504})
 """Statuses of 500 and more that say nothing against a replica: what it does not have, and the caller's own deadline."""
+_CALLERS: Final = frozenset(
+    {"deadline_exceeded", "request_timeout", "invalid_request_error", "context_length_exceeded"}
+)
+"""Errors within an answer that are about the request."""
 _PAUSE_SECONDS: Final = 1.0
 """For a replica that is full and does not say when it will not be."""
 
 
 @dataclass(slots=True)
 class _Failed:
-    """An attempt of which nothing has been shown."""
+    """An attempt that came to nothing, or to no end."""
 
     why: str
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     """What the replica said, where it said something."""
+    shown: bool = False
+    """Some of an answer was."""
+    final: bool = False
+    """Nobody else can do better."""
 
 
 class Forward:
     """An ASGI response that runs a request."""
 
-    def __init__(
-        self,
-        *,
-        path: str,
-        body: bytes,
-        headers: Iterable[tuple[bytes, bytes]],
-        asked: Asked,
-        work: Work,
-        request_id: str,
-        router: Router,
-        config: GatewayConfig,
-        decision: Decision,
-        drain: Drain,
-        recorder: Recorder,
-        clock: Clock,
-        began: float,
-        deadline: Deadline,
-        stall_seconds: float,
-    ) -> None:
-        self._path = path
-        self._body = body
-        self._headers = [(name, value) for name, value in headers if name.decode("latin-1") not in _HOP]
+    def __init__(self, call: Call, asked: Asked, work: Work, *, router: Router, config: GatewayConfig) -> None:
+        self._call = call
         self._asked = asked
         self._work = work
-        self._id = request_id
         self._router = router
         self._config = config
-        self._decision = decision
-        self._drain = drain
-        self._recorder = recorder
-        self._clock = clock
-        self._began = began
-        self._deadline = deadline
-        self._stall = stall_seconds
-        self._form = form_of(path)
+        self._headers = {
+            name: value.decode("latin-1") for raw, value in call.headers if (name := raw.decode("latin-1")) not in _HOP
+        }
+        self._form = form_of(call.path)
+        self._began = call.began
+        """Of the attempt's own time."""
         self._own_seconds = 0.0
         """That the gateway itself took so far."""
+        self._shown = Shown() if self._form == "openai" and config.resume.attempts else None
+        self._rest: Continuation | None = None
+        """Of an answer that has broken: what is still to come."""
+        self._resumed = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        out = Outlet(send, self._form, stall_seconds=self._stall)
-        await attended(
-            self._run(out), out, receive, deadline=self._deadline, drain=self._drain, decision=self._decision
-        )
+        out = Outlet(send, self._form, stall_seconds=self._call.stall_seconds)
+        await attended(self._run(out), out, receive, self._call)
 
     async def _run(self, out: Outlet) -> None:
-        """Attempts, until one has shown something or none is left."""
+        """Attempts, until an answer is whole or nobody is left to ask."""
         self._router.budget.request()
         tried: list[str] = []
         failed: _Failed | None = None
         while len(tried) < self._config.retries.attempts:
             if tried and not self._router.budget.retry():
-                self._recorder.add(REFUSED)
+                self._call.recorder.add(REFUSED)
                 break
             try:
-                upstream, choice, barred = self._router.choose(self._work, tried=tried, priority=self._asked.urgency)
+                upstream, choice, barred = self._router.choose(
+                    self._work, tried=tried, unfit=self._unfit(), priority=self._asked.urgency
+                )
             except TidemillError as error:
                 if failed is None:
-                    self._decision.outcome = error.message
+                    self._call.decision.outcome = error.message
                     raise
                 break
             permit = upstream.breaker(self._work.model).enter()
@@ -143,20 +131,59 @@ class Forward:
                 "scores": {one.replica: {"total": round(one.total, 6), **one.parts} for one in choice.scores},
                 "not": dict(barred),
             }
-            self._decision.attempts.append(record)
+            if self._rest is not None:
+                record["resumes_after_tokens"] = self._rest.tokens
+            self._call.decision.attempts.append(record)
             with permit, upstream.flight(self._work) as flight:
                 failed = await self._attempt(upstream, permit, flight, out)
             record["outcome"] = "answered" if failed is None else failed.why
             if failed is None:
+                if self._resumed:
+                    self._call.recorder.add(BROKEN, outcome="resumed")
                 return
             tried.append(upstream.name)
+            if failed.shown:
+                self._rest = self._continuation(failed)
+                if self._rest is None:
+                    break
+                if self._rest.nothing_left:
+                    await self._finish(self._rest, out)
+                    return
         assert failed is not None
-        await self._give_up(failed, tried, out)
+        if out.started:
+            await self._break_off(failed, out)
+        else:
+            await self._give_up(failed, tried, out)
+
+    def _unfit(self) -> dict[str, str]:
+        """Who cannot go on with what was begun."""
+        if self._rest is None:
+            return {}
+        found = {one.name: unfit(self._call.path, one.adapter) for one in self._router.upstreams}
+        return {name: why for name, why in found.items() if why}
+
+    def _continuation(self, failed: _Failed) -> Continuation | None:
+        """What is still to come of an answer that has broken; None: nobody may be asked for it."""
+        if self._shown is None or failed.final or self._resumed >= self._config.resume.attempts:
+            return None
+        try:
+            rest = Continuation(self._call.path, self._call.body, self._shown, self._resumed + 1)
+        except CannotContinue as error:
+            failed.why += f"; not gone on with: {error}"
+            return None
+        self._resumed += 1
+        return rest
+
+    async def _finish(self, rest: Continuation, out: Outlet) -> None:
+        """All tokens that were asked for had been shown when the replica broke."""
+        self._call.decision.outcome = "answered"
+        self._call.recorder.add(BROKEN, outcome="resumed")
+        await out.body(rest.ended(), more=False)
 
     async def _attempt(self, upstream: Upstream, permit: Permit, flight: Flight, out: Outlet) -> _Failed | None:
         """None: an answer has been given, whole or with its end said."""
         inflow = Inflow()
-        sent = self._clock.now()
+        sent = self._call.clock.now()
         self._own_seconds += sent - self._began
         inflow.start(upstream.client, self._request(upstream))
         failed: _Failed | None = _Failed("cancelled")
@@ -170,9 +197,9 @@ class Forward:
             failed = _Failed(f"{upstream.name}: {str(error) or type(error).__name__}")
         finally:
             outcome = "answered" if failed is None else "cancelled" if failed.why == "cancelled" else "failed"
-            self._recorder.add(ATTEMPTS, replica=upstream.name, outcome=outcome)
+            self._call.recorder.add(ATTEMPTS, replica=upstream.name, outcome=outcome)
             await inflow.close()
-            self._began = self._clock.now()  # of the next attempt's own time
+            self._began = self._call.clock.now()  # of the next attempt's own time
         return failed
 
     @property
@@ -191,8 +218,10 @@ class Forward:
                 body = await inflow.whole(_MOST_BODY)
                 watch = None
             else:
-                watch, held, arrived = await self._shown(inflow)
+                watch, held, arrived = await self._visible(inflow, out)
         if watch is None:
+            if out.started:
+                return _Failed(f"{upstream.name} gave no stream")
             self._judge(upstream, permit, well=True)
             flight.first()
             flight.done(*_usage(body))
@@ -204,37 +233,43 @@ class Forward:
             return _Failed(f"{upstream.name} {said}")
         flight.first()
         took = arrived - flight.at
-        self._recorder.observe(FIRST_TOKEN_SECONDS, took, replica=upstream.name)
-        self._own_seconds += self._clock.now() - arrived
-        await out.start(inflow.status, [*_kept(inflow.headers), *self._own(upstream)], streaming=True)
+        self._call.recorder.observe(FIRST_TOKEN_SECONDS, took, replica=upstream.name)
+        self._own_seconds += self._call.clock.now() - arrived
+        if not out.started:
+            await out.start(inflow.status, [*_kept(inflow.headers), *self._own(upstream)], streaming=True)
         problem = await self._pass_on(inflow, watch, held, out)
-        self._judge(upstream, permit, well=problem is None and took <= self._config.breaker.slow_seconds)
-        self._decision.outcome = problem or "answered"
-        if problem is None:
-            flight.done(watch.output_tokens, watch.cached_tokens)
+        self._judge(upstream, permit, well=not problem and took <= self._config.breaker.slow_seconds)
+        if problem:
+            return _Failed(problem, shown=True, final=watch.error_code in _CALLERS, body=watch.failure)
+        self._call.decision.outcome = "answered"
+        flight.done(watch.output_tokens, watch.cached_tokens)
+        await out.body(watch.ending, more=False)
         return None
 
-    async def _shown(self, inflow: Inflow) -> tuple[StreamWatch, bytes, float]:
+    async def _visible(self, inflow: Inflow, out: Outlet) -> tuple[StreamWatch, bytes, float]:
         """A stream up to the first thing that can be seen, what came until then, and when the last of it came."""
-        watch, held, arrived = StreamWatch(self._form), b"", self._clock.now()
+        if self._shown is not None and not out.started:
+            self._shown = Shown()  # what an earlier attempt began with has not been shown
+        watch = StreamWatch(self._form, None if self._shown is None else self._shown.see)
+        held, arrived = b"", self._call.clock.now()
         while not watch.visible and watch.error is None and len(held) <= _MOST_HELD:
             piece = await inflow.next()
-            arrived = self._clock.now()
+            arrived = self._call.clock.now()
             if not piece:
                 break
             held += watch.feed(piece)
         return watch, held, arrived
 
-    async def _pass_on(self, inflow: Inflow, watch: StreamWatch, held: bytes, out: Outlet) -> str | None:
-        """The rest of a stream that has begun to be shown; why it broke, or None. The caller gets an end anyhow."""
-        problem: str | None = None
+    async def _pass_on(self, inflow: Inflow, watch: StreamWatch, held: bytes, out: Outlet) -> str:
+        """The rest of a stream that has begun to be shown, but for its end; why it broke, or nothing."""
+        problem = "the answer ended before it was complete"
         passed = held
         try:
             while True:
-                if passed:
+                if passed := passed if self._rest is None else self._rest.join(passed):
                     await out.body(passed)
                 if watch.error is not None:
-                    break
+                    return f"the replica sent an error: {watch.error}"
                 async with asyncio.timeout(self._config.timeouts.silence_seconds):
                     piece = await inflow.next()
                 if not piece:
@@ -244,16 +279,18 @@ class Forward:
             problem = f"nothing came for {self._config.timeouts.silence_seconds:g} s"
         except OSError as error:
             problem = f"the connection broke: {str(error) or type(error).__name__}"
-        if watch.error is not None:
-            await out.body(watch.ending, more=False)
-            return f"the replica sent an error: {watch.error}"
-        if watch.complete:  # all is there, whatever became of the connection then
-            await out.body(watch.ending, more=False)
-            return None
-        problem = problem or "the answer ended before it was complete"
-        broken = Unavailable(f"the answer broke off at the replica: {problem}")
-        await out.body(error_ending(broken, self._form), more=False)
-        return problem
+        return "" if watch.complete else problem  # all may be there, whatever became of the connection then
+
+    async def _break_off(self, failed: _Failed, out: Outlet) -> None:
+        """One error, as the replica said it or in our words, and the end."""
+        self._call.decision.outcome = failed.why
+        self._call.recorder.add(BROKEN, outcome="ended")
+        ending = failed.body
+        if not ending or not failed.shown:
+            ending = error_ending(Unavailable(f"the answer broke off at the replica: {failed.why}"), self._form)
+        elif self._form == "openai" and not ending.rstrip().endswith(b"[DONE]"):
+            ending += b"data: [DONE]\n\n"
+        await out.body(ending, more=False)
 
     async def _refused(
         self, upstream: Upstream, permit: Permit, inflow: Inflow, body: bytes, out: Outlet
@@ -266,15 +303,15 @@ class Forward:
             upstream.breaker(self._work.model).pause(_PAUSE_SECONDS)
         if status >= 500 and status not in _NEUTRAL:
             self._judge(upstream, permit, well=False)
-        if status == 429 or (status >= 500 and status not in _NEUTRAL):
+        if status == 429 or (status >= 500 and status not in _NEUTRAL) or out.started:
             return _Failed(f"{upstream.name} says {status}", status, inflow.headers, body)
-        self._decision.outcome = f"{status}"
+        self._call.decision.outcome = f"{status}"
         await self._whole(upstream, inflow, body, out)
         return None
 
     async def _give_up(self, failed: _Failed, tried: list[str], out: Outlet) -> None:
         """The last failure is the answer: as the replica said it, or in our words where it said nothing."""
-        self._decision.outcome = failed.why
+        self._call.decision.outcome = failed.why
         if not failed.status:
             names = ", ".join(tried)
             raise Unavailable(f"no replica answered (tried {names}): {failed.why}")
@@ -294,25 +331,24 @@ class Forward:
     # --- to the replica
 
     def _request(self, upstream: Upstream) -> bytes:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers}
-        headers |= upstream.headers
-        headers["x-request-id"] = self._id
-        left = self._deadline.left()
+        headers = {**self._headers, **upstream.headers, "x-request-id": self._call.id}
+        left = self._call.deadline.left()
         if left is not None:
             headers[DEADLINE_HEADER] = f"{max(0.001, left):.3f}"
-        return upstream.client.request(self._path.removeprefix("/v1"), headers, self._body)
+        body = self._call.body if self._rest is None else self._rest.body(upstream.adapter)
+        return upstream.client.request(self._call.path.removeprefix("/v1"), headers, body)
 
     # --- to the caller
 
     async def _whole(self, upstream: Upstream, inflow: Inflow, body: bytes, out: Outlet) -> None:
-        if self._decision.outcome == "under way":
-            self._decision.outcome = "answered"
+        if self._call.decision.outcome == "under way":
+            self._call.decision.outcome = "answered"
         headers = [*_kept(inflow.headers), *self._own(upstream), (b"content-length", str(len(body)).encode())]
         await out.start(inflow.status, headers)
         await out.body(body, more=False)
 
     def _own(self, upstream: Upstream) -> list[tuple[bytes, bytes]]:
-        self._recorder.observe(ADDED_SECONDS, self._own_seconds)
+        self._call.recorder.observe(ADDED_SECONDS, self._own_seconds)
         return [
             (REPLICA_HEADER, upstream.name.encode()),
             (ADDED_HEADER, f"{1000 * self._own_seconds:.3f}".encode()),

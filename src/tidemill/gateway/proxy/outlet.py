@@ -9,11 +9,9 @@ from typing import Any
 from starlette.types import Receive, Send
 
 from tidemill.core.errors import DeadlineExceeded, Draining, TidemillError
-from tidemill.gateway.decisions import Decision
+from tidemill.gateway.proxy.call import Call
 from tidemill.gateway.proxy.stream_watch import Form, error_ending
 from tidemill.serve.answer import CallerGone
-from tidemill.serve.deadline import Deadline
-from tidemill.serve.drain import Drain
 
 __all__ = ["Outlet", "attended"]
 
@@ -54,36 +52,28 @@ class Outlet:
             await self.body(error_ending(error, self._form), more=False)
 
 
-async def attended(
-    answer: Coroutine[Any, Any, None],
-    out: Outlet,
-    receive: Receive,
-    *,
-    deadline: Deadline,
-    drain: Drain,
-    decision: Decision,
-) -> None:
+async def attended(answer: Coroutine[Any, Any, None], out: Outlet, receive: Receive, call: Call) -> None:
     """Run an answer until it is over, the caller hangs up, their time is over or the gateway has to stop.
 
     Raises CallerGone, what the answer raises, and TidemillError for an end before anything was shown.
     """
-    with drain.answer():
+    with call.drain.answer():
         work = asyncio.create_task(answer)
         gone = asyncio.create_task(_hang_up(receive))
-        cutoff = asyncio.create_task(drain.cutoff.wait())
+        cutoff = asyncio.create_task(call.drain.cutoff.wait())
         try:
-            await asyncio.wait((work, gone, cutoff), timeout=deadline.left(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((work, gone, cutoff), timeout=call.deadline.left(), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 work.result()
                 return
             if gone.done():
-                decision.outcome = "the caller hung up"
+                call.decision.outcome = "the caller hung up"
                 raise CallerGone
             error: TidemillError = Draining("the gateway is stopping")
             if not cutoff.done():
                 error = DeadlineExceeded("the request's time is over")
             await _ended(work)
-            decision.outcome = error.message
+            call.decision.outcome = error.message
             await out.cut(error)
         finally:
             await _ended(work, gone, cutoff)

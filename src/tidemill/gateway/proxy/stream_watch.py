@@ -17,14 +17,16 @@ from tidemill.core.events import Event
 from tidemill.serve.anthropic_errors import anthropic_error
 from tidemill.serve.sse import frame, named
 
-__all__ = ["Form", "StreamWatch", "error_ending", "form_of"]
+__all__ = ["Choice", "Chunk", "Form", "StreamWatch", "error_ending", "form_of"]
 
 Form = Literal["openai", "responses", "anthropic"]
 _DONE: Final = b"[DONE]"
 _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 
 
-class _Choice(msgspec.Struct):
+class Choice(msgspec.Struct):
+    """One of an event of the OpenAI form."""
+
     delta: Any = None
     text: Any = None
     finish_reason: Any = None
@@ -37,15 +39,19 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: dict[str, Any] | None = None
 
 
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] | None = None
+class Chunk(msgspec.Struct):
+    """An event of any form."""
+
+    id: Any = None
+    created: Any = None
+    choices: list[Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
     object: Any = None
     type: Any = None
 
 
-_decode: Final = msgspec.json.Decoder(_Chunk).decode
+_decode: Final = msgspec.json.Decoder(Chunk).decode
 
 
 def form_of(path: str) -> Form:
@@ -67,8 +73,10 @@ def error_ending(error: TidemillError, form: Form) -> bytes:
 class StreamWatch:
     """One stream."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Form, shown: Callable[[Chunk], None] | None = None) -> None:
+        """``shown`` is told the events of an answer, as they may pass."""
         self._form = form
+        self._shown = shown
         self._reader = EventStreamReader()
         self._rest = b""
         self._open: set[Any] = set()
@@ -78,6 +86,10 @@ class StreamWatch:
         self.done = False
         """The end marker has come, or the event that is the end in this form."""
         self.error: str | None = None
+        self.error_code = ""
+        """As the error names itself."""
+        self.failure = b""
+        """The event that says so and what came with it, as they came. They pass only where nothing can be done."""
         self.events_with_text = 0
         self.usage: _Usage | None = None
 
@@ -99,12 +111,18 @@ class StreamWatch:
         return found if isinstance(found, int) else None
 
     def feed(self, data: bytes) -> bytes:
-        """What may pass: the events that are complete, untouched. The beginning of one waits for its end."""
+        """What may pass: the events that are complete, untouched. The beginning of one waits for its end, and an error
+        goes to ``failure``."""
         whole = self._rest + data if self._rest else data
         cut = max(_after(whole, b"\n\n"), _after(whole, b"\r\n\r\n"))
         passed, self._rest = whole[:cut], whole[cut:]
         for event in self._reader.feed(passed):
             self._see(event)
+            if self.error is not None:
+                at = passed.find(event.data.partition(b"\n")[0])
+                begun = max(_after(passed[:at], b"\n\n"), _after(passed[:at], b"\r\n\r\n"))
+                self.failure = passed[begun:]
+                return passed[:begun]
         return passed
 
     @property
@@ -123,10 +141,13 @@ class StreamWatch:
             return
         _READERS[self._form](self, chunk)
 
-    def _openai(self, chunk: _Chunk) -> None:
+    def _openai(self, chunk: Chunk) -> None:
         if chunk.error is not None or chunk.object == "error":
             self.error = str(chunk.error)[:500]
+            self.error_code = _code(chunk.error)
             return
+        if self._shown is not None:
+            self._shown(chunk)
         if chunk.usage is not None:
             self.usage = chunk.usage
         for choice in chunk.choices or ():
@@ -139,7 +160,7 @@ class StreamWatch:
             else:
                 self._open.add(choice.index)
 
-    def _responses(self, chunk: _Chunk) -> None:
+    def _responses(self, chunk: Chunk) -> None:
         kind = str(chunk.type)
         if kind in ("error", "response.failed"):
             self.error = kind
@@ -149,7 +170,7 @@ class StreamWatch:
         elif kind in ("response.completed", "response.incomplete"):
             self.visible = self.done = True
 
-    def _anthropic(self, chunk: _Chunk) -> None:
+    def _anthropic(self, chunk: Chunk) -> None:
         match chunk.type:
             case "error":
                 self.error = str(chunk.error)[:500]
@@ -160,7 +181,7 @@ class StreamWatch:
                 self.visible = self.done = True
 
 
-_READERS: Final[dict[Form, Callable[[StreamWatch, _Chunk], None]]] = {
+_READERS: Final[dict[Form, Callable[[StreamWatch, Chunk], None]]] = {
     "openai": StreamWatch._openai,
     "responses": StreamWatch._responses,
     "anthropic": StreamWatch._anthropic,
@@ -173,7 +194,11 @@ def _after(data: bytes, mark: bytes) -> int:
     return 0 if at < 0 else at + len(mark)
 
 
-def _texts(choice: _Choice) -> Iterator[Any]:
+def _code(error: Any) -> str:
+    return str(error.get("code") or error.get("type") or "") if isinstance(error, dict) else ""
+
+
+def _texts(choice: Choice) -> Iterator[Any]:
     yield choice.text
     if isinstance(choice.delta, dict):
         for name in _TEXTS:
