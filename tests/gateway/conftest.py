@@ -17,6 +17,7 @@ from tidemill.bench.scripted.server import ScriptedServer
 from tidemill.core.config import ServerConfig
 from tidemill.gateway.config import GatewayConfig
 from tidemill.gateway.fleet import Fleet
+from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.gateway.server import gateway_server
 from tidemill.serve.drain import Drain
 from tidemill.serve.listener import bind
@@ -81,18 +82,22 @@ async def _behind(*answers: ScriptedAnswer | tuple[ScriptedAnswer, ...], **setti
 
 @asynccontextmanager
 async def before(
-    servers: list[ScriptedServer], ports: list[int], *, engines: Sequence[str] = (), **settings: Any
+    servers: list[ScriptedServer],
+    ports: list[int],
+    *,
+    kinds: Sequence[str] = (),
+    supervised: Callable[[GatewayConfig], Supervisor] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway before what listens on some ports, of these engines."""
     async with AsyncExitStack() as stack:
-        kinds = engines or ["openai"] * len(ports)
         replicas = [
             {"name": f"r{n}", "url": f"http://127.0.0.1:{port}/v1", "engine": kind}
-            for n, (port, kind) in enumerate(zip(ports, kinds, strict=True))
+            for n, (port, kind) in enumerate(zip(ports, kinds or ["openai"] * len(ports), strict=True))
         ]
         config = GatewayConfig.model_validate({"replicas": replicas, "policy": "round-robin", **settings})
         clock = SkippingClock()
-        fleet = Fleet(config, clock, seed=1)
+        fleet = Fleet(config, clock, seed=1, supervisor=None if supervised is None else supervised(config))
         server = gateway_server(fleet)
         listener = bind(ServerConfig(port=0))
         port = listener.getsockname()[1]

@@ -164,8 +164,8 @@ async def test_settings_change_while_requests_run(tmp_path: Path) -> None:
             "replicas.1.name: a is there twice",
         ),
         ("replicas: [{name: a, url: 'http://h/v1', engine: vlm}]", "replicas.0.engine: input should be"),
-        ("replicas: []", "replicas: is empty, so there is nothing to route to"),
-        ("policy: random", "replicas: is empty"),
+        ("replicas: []", "replicas: there is neither a replica nor an engine"),
+        ("policy: random", "replicas: there is neither"),
         ("replicas: [{name: a, url: 'http://h/v1'}]\npolicy: best", "policy: must be one of predicted-seconds"),
         (
             "replicas: [{name: a, url: 'http://h/v1'}]\nserver: {prot: 1}",

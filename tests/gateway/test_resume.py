@@ -76,7 +76,7 @@ async def reciting(*engines: str, cuts: list[int], **settings: Any) -> AsyncIter
         for one in reciters:
             ports.append(await one.start())
             stack.push_async_callback(one.close)
-        gateway = await stack.enter_async_context(before([], ports, engines=engines, **{**PATIENT, **settings}))
+        gateway = await stack.enter_async_context(before([], ports, kinds=engines, **{**PATIENT, **settings}))
         yield gateway, reciters
 
 
@@ -210,7 +210,7 @@ REST = ScriptedAnswer(steps=(Step(role=True), Step(tokens=1, times=2)))
     ids=["error", "silence", "ended", "the caller's error", "call", "reasoning"],
 )
 async def test_ways_to_break(steps: tuple[Step, ...], resumed: bool, behind: Any) -> None:
-    settings = {**PATIENT, "timeouts": {"silence_seconds": 0.3}, "engines": ("tidemill", "tidemill")}
+    settings = {**PATIENT, "timeouts": {"silence_seconds": 0.3}, "kinds": ("tidemill", "tidemill")}
     async with behind(ScriptedAnswer(steps=steps), REST, **settings) as gateway:
         found = read((await gateway.chat()).text)
     assert found.text == " tide" * (5 if resumed else 3)

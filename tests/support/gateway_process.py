@@ -23,8 +23,10 @@ async def gateway_process(file: Path) -> AsyncIterator[tuple[asyncio.subprocess.
     )
     assert made.stdout is not None
     try:
-        line = (await made.stdout.readline()).decode()
-        assert line.startswith("Ready: "), line + (await made.stdout.read()).decode()
+        said = ""
+        while not (line := (await made.stdout.readline()).decode()).startswith("Ready: "):
+            assert line, f"it ended: {said}"
+            said += line
         yield made, line.split(" behind ")[1].split("/v1")[0]
     finally:
         if made.returncode is None:

@@ -43,6 +43,8 @@ curl http://127.0.0.1:8080/v1/models
 
 \b
 config.yaml:
+engines:
+- {name: smol, model: model.gguf, replicas: {min: 1, max: 2}}
 replicas:
 - {name: a, url: "http://127.0.0.1:8001/v1", engine: tidemill}
 - {name: b, url: "http://127.0.0.1:8002/v1", engine: llama.cpp}
@@ -92,6 +94,8 @@ def check(
 
     fleet = asyncio.run(looked())
     print(f"{config}: right; {len(fleet.upstreams)} replicas, policy {found.policy}")
+    for own in found.engines:
+        print(f"  {own.name:20} {own.replicas.min} to {own.replicas.max} engines of {own.model}, not started now")
     kept = f"{found.cache.megabytes:g} MB for {found.cache.ttl_seconds:g} s" if found.cache.megabytes else "off"
     print(f"  cache of answers: {kept}")
     for one in fleet.upstreams:

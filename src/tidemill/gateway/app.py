@@ -20,7 +20,7 @@ from tidemill.core.version import __version__
 from tidemill.gateway.cache.wish import Wish, wish_of
 from tidemill.gateway.decisions import Decision
 from tidemill.gateway.fleet import Fleet
-from tidemill.gateway.metrics import GATEWAY_METRICS, FleetCollector
+from tidemill.gateway.metrics import GATEWAY_METRICS, EngineCollector, FleetCollector
 from tidemill.gateway.proxy.asked import read_asked
 from tidemill.gateway.proxy.cached import Cached
 from tidemill.gateway.proxy.call import Call
@@ -59,6 +59,8 @@ ENDPOINTS: Final = {
     "/metrics": "metrics for Prometheus",
     "/admin/replicas": "the replicas as they are seen, as JSON",
     "/admin/decisions/{id}": "why a request went where it went, by its X-Request-Id",
+    "/admin/engines": "the engines that the gateway starts itself, as JSON",
+    "/admin/engines/restart": "exchanges them one by one; engine=NAME: those of one group",
     "/admin/reload": "reads the settings again",
     "/drain": "stops the gateway when what runs has ended",
 }
@@ -76,6 +78,8 @@ def make_gateway_app(
     """The ASGI application. ``stop`` drains and ends the server within seconds, and says within how many."""
     metrics = metrics or PrometheusMetrics(GATEWAY_METRICS)
     metrics.also(FleetCollector(fleet.upstreams, fleet.cache))
+    if fleet.supervisor is not None:
+        metrics.also(EngineCollector(fleet.supervisor))
     routes = _Routes(fleet, clock=clock, drain=drain, stop=stop, metrics=metrics, wall_time=wall_time)
     keys = KeyRing(fleet.live.now, clock)
     fleet.live.follow(keys.change)
@@ -118,6 +122,8 @@ class _Routes:
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/admin/replicas", self.replicas),
+            Route("/admin/engines", self.engines),
+            Route("/admin/engines/restart", self.restart, methods=["POST"]),
             Route("/admin/decisions/{id}", self.decision),
             Route("/admin/reload", self.reload, methods=["POST"]),
             Route("/drain", self.drain, methods=["POST"]),
@@ -222,6 +228,21 @@ class _Routes:
         return JSONResponse(
             {"replicas": [_shown(one) for one in self._fleet.upstreams]}, headers={"cache-control": "no-store"}
         )
+
+    async def engines(self, request: Request) -> Response:
+        request.state.caller.require_admin("looking at engines")
+        supervisor = self._fleet.supervisor
+        shown = [] if supervisor is None else supervisor.shown()
+        return JSONResponse({"engines": shown}, headers={"cache-control": "no-store"})
+
+    async def restart(self, request: Request) -> Response:
+        """Without a body."""
+        refuse_foreign_page(request, self._fleet.live.now.allowed_origins)
+        request.state.caller.require_admin("restarting engines")
+        if (supervisor := self._fleet.supervisor) is None:
+            raise NotFound("this gateway starts no engines")
+        names = supervisor.restart(request.query_params.get("engine"))
+        return JSONResponse({"status": "restarting", "engines": names}, status_code=202)
 
     async def decision(self, request: Request) -> Response:
         request.state.caller.require_admin("looking at decisions")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -14,11 +15,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import ConfigError
-from tidemill.core.settings import server_config
+from tidemill.core.settings import engine_config, server_config, settings_of
 from tidemill.gateway.routing.policies import DEFAULT_POLICY, POLICIES
 
-__all__ = ["CacheConfig", "EngineName", "GatewayConfig", "ReplicaConfig", "read_config"]
+__all__ = [
+    "CacheConfig",
+    "EngineName",
+    "GatewayConfig",
+    "OwnEngineConfig",
+    "ReplicaConfig",
+    "StartingConfig",
+    "read_config",
+]
 
+_TAKEN = frozenset({"host", "port", "api_keys", "keys_file", "tls_certificate", "tls_key"})
+"""Settings of an engine that are the gateway's."""
 EngineName = Literal["tidemill", "vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp", "openai"]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -48,6 +59,78 @@ class ReplicaConfig(_Section):
     """Shown in /admin/replicas."""
     drain: bool = False
     """It gets nothing new."""
+
+
+class CountConfig(_Section):
+    """How many engines."""
+
+    min: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Always; an engine that was stopped could not tell when it is wanted."""
+    max: Annotated[int, Field(ge=1, le=1000)] = 1
+    """At the most; one more while engines are exchanged, if the limits allow it."""
+
+
+class ScaleConfig(_Section):
+    """When there is one more, and one fewer."""
+
+    queue_seconds: Seconds = 1.0
+    """One more where a request would wait so long at the replica with the shortest queue..."""
+    up_after_seconds: Seconds = 3.0
+    """...for so long."""
+    down_after_seconds: Seconds = 60.0
+    """One fewer where it would have waited less than a quarter of that for so long..."""
+    few_requests: Annotated[int, Field(ge=0, le=10_000)] = 2
+    """...and each of the others would then have at most so many requests."""
+
+
+class OwnEngineConfig(_Section):
+    """Engines of one model that the gateway starts, watches and ends itself."""
+
+    name: Annotated[str, Field(min_length=1, max_length=90, pattern=r"^[A-Za-z0-9._-]+$")]
+    """Replicas are named after it: NAME-0, NAME-1..."""
+    model: Annotated[str, Field(min_length=1)]
+    """As `tidemill serve` takes it: a file, a folder or a Hugging Face name."""
+    serve: Mapping[str, Any] = {}
+    """Settings of `tidemill serve`: threads, max_model_len, name..."""
+    replicas: CountConfig = CountConfig()
+    scale: ScaleConfig = ScaleConfig()
+    memory_megabytes: Annotated[float, Field(gt=0)] | None = None
+    """What one takes, for the limit on memory."""
+    cost_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    """Of one, for the limit on cost, in any currency."""
+    weight: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """As of a replica."""
+    labels: Mapping[str, str] = {}
+    """As of a replica; a label with the group and one with the process are added."""
+    environment: Mapping[str, str] = {}
+    """Variables of its process, besides the gateway's own."""
+
+    @property
+    def served_name(self) -> str:
+        """What requests call the model."""
+        return str(self.serve.get("name") or self.name)
+
+
+class StartingConfig(_Section):
+    """Starting and ending engines."""
+
+    seconds: Seconds = 300.0
+    """One that is not ready within this is ended."""
+    backoff_seconds: Seconds = 1.0
+    """Before the next is started where one ended while it was starting; twice as long each time that follows."""
+    longest_backoff_seconds: Seconds = 60.0
+    """What that doubles up to."""
+    stop_seconds: Seconds = 30.0
+    """For what an engine has begun, when it has to end; then it is killed."""
+
+
+class LimitsConfig(_Section):
+    """What all own engines may take together; no load makes more of them."""
+
+    memory_megabytes: Annotated[float, Field(gt=0)] | None = None
+    """Each group says what one of its engines takes."""
+    cost_per_hour: Annotated[float, Field(gt=0)] | None = None
+    """Likewise."""
 
 
 class BreakerConfig(_Section):
@@ -147,6 +230,10 @@ class GatewayConfig(_Section):
     """How many are kept for `tidemill gateway explain`."""
     replicas: tuple[ReplicaConfig, ...] = ()
     """The servers to route to."""
+    engines: tuple[OwnEngineConfig, ...] = ()
+    """Engines to start."""
+    starting: StartingConfig = StartingConfig()
+    limits: LimitsConfig = LimitsConfig()
     breaker: BreakerConfig = BreakerConfig()
     retries: RetryConfig = RetryConfig()
     resume: ResumeConfig = ResumeConfig()
@@ -199,6 +286,8 @@ def _owner(place: tuple[int | str, ...]) -> type[BaseModel]:
     """The section that a place in the file belongs to."""
     known: dict[int | str, type[BaseModel]] = {
         "replicas": ReplicaConfig,
+        "starting": StartingConfig,
+        "limits": LimitsConfig,
         "breaker": BreakerConfig,
         "retries": RetryConfig,
         "resume": ResumeConfig,
@@ -206,6 +295,9 @@ def _owner(place: tuple[int | str, ...]) -> type[BaseModel]:
         "probes": ProbeConfig,
         "cache": CacheConfig,
     }
+    if place and place[0] == "engines":
+        parts: dict[int | str, type[BaseModel]] = {"replicas": CountConfig, "scale": ScaleConfig}
+        return parts.get(place[2], OwnEngineConfig) if len(place) > 2 else OwnEngineConfig
     return known.get(place[0], GatewayConfig) if place else GatewayConfig
 
 
@@ -213,8 +305,6 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
     """What is wrong though every field by itself is right."""
     if config.policy not in POLICIES:
         yield f"policy: must be one of {', '.join(POLICIES)}, not {config.policy!r}"
-    if not config.replicas:
-        yield "replicas: is empty, so there is nothing to route to"
     seen: set[str] = set()
     for place, replica in enumerate(config.replicas):
         where = f"replicas.{place}"
@@ -226,6 +316,9 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
             yield f"{where}.url: must be like http://host:8000/v1, not {replica.url!r}"
         if parts.username or parts.password:
             yield f"{where}.url: must have no password in it; use api_key_env"
+    yield from _engine_problems(config, seen)
+    if not config.replicas and not config.engines:
+        yield "replicas: there is neither a replica nor an engine to start"
     if (found := config.breaker).longest_open_seconds < found.open_seconds:
         yield "breaker.longest_open_seconds: must not be below breaker.open_seconds"
     if 0 < config.cache.megabytes < config.cache.entry_megabytes:
@@ -235,3 +328,31 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
         near = get_close_matches(name, [item.name for item in fields(ServerConfig)], n=1)
         hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists them"
         yield f"there is no setting server.{name}; {hint}"
+
+
+def _engine_problems(config: GatewayConfig, names: set[str]) -> Iterator[str]:
+    """What is wrong with the engines that are to be started."""
+    if config.starting.longest_backoff_seconds < config.starting.backoff_seconds:
+        yield "starting.longest_backoff_seconds: must not be below starting.backoff_seconds"
+    for place, own in enumerate(config.engines):
+        where = f"engines.{place}"
+        if own.name in names or any(re.fullmatch(rf"{re.escape(own.name)}-\d+", name) for name in names):
+            yield f"{where}.name: {own.name}, or a name of its engines, is there twice"
+        names.add(own.name)
+        if own.replicas.max < own.replicas.min:
+            yield f"{where}.replicas.max: must not be below replicas.min"
+        for name in _TAKEN & set(own.serve):
+            yield f"{where}.serve.{name}: the gateway chooses it"
+        try:
+            door = {name: value for name, value in own.serve.items() if name in settings_of(ServerConfig)}
+            server_config(door)
+            engine_config(own.model, {name: value for name, value in own.serve.items() if name not in door})
+        except ConfigError as error:
+            yield f"{where}.serve: {error.message}"
+        if config.limits.memory_megabytes is not None and own.memory_megabytes is None:
+            yield f"{where}.memory_megabytes: limits.memory_megabytes needs to know what one takes"
+    for name in ("memory_megabytes", "cost_per_hour"):
+        limit = getattr(config.limits, name)
+        least = sum((getattr(own, name) or 0) * own.replicas.min for own in config.engines)
+        if limit is not None and least > limit:
+            yield f"limits.{name}: the fewest engines that are asked for take {least:g}"

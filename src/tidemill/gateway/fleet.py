@@ -16,6 +16,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.gateway.cache.answer_cache import AnswerCache
 from tidemill.gateway.config import GatewayConfig, ReplicaConfig
 from tidemill.gateway.decisions import Decisions
+from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.gateway.replica_source import ReplicaSource
 from tidemill.gateway.router import Router
 from tidemill.gateway.upstream import Upstream
@@ -40,11 +41,12 @@ class Fleet:
         clock: Clock,
         *,
         read: Callable[[], GatewayConfig] | None = None,
+        supervisor: Supervisor | None = None,
         sources: Sequence[ReplicaSource] = (),
         seed: int | None = None,
     ) -> None:
-        """``read`` gives the settings again. ``sources`` have replicas besides those that the settings list. Raises
-        ConfigError."""
+        """``read`` gives the settings again. ``supervisor`` starts engines, and ``sources`` have
+        other replicas, besides those that the settings list. Raises ConfigError."""
         self.config = config
         self.live = LiveConfig(config.door)
         self.router = Router(config, clock, Random(seed))
@@ -52,7 +54,9 @@ class Fleet:
         self.cache = AnswerCache(config.cache, clock)
         self.clock = clock
         self._read = read
-        self._sources = sources
+        self.supervisor = supervisor
+        self.sources: Sequence[ReplicaSource] = sources if supervisor is None else (supervisor, *sources)
+        self.router.expects = self._expects
         self._offered: dict[str, tuple[ReplicaConfig, ...]] = {_FILE: config.replicas}
         """By source. Of two replicas with one name, that of the earlier source counts."""
         self._looks: dict[str, asyncio.Task[None]] = {}
@@ -65,7 +69,7 @@ class Fleet:
     async def start(self) -> None:
         """Start the sources and look at every replica once, so that what is known is known before the first request;
         then go on."""
-        for source in self._sources:
+        for source in self.sources:
             await source.start(partial(self.offer, source.name))
         await asyncio.gather(*(upstream.look() for upstream in self.upstreams))
         self._running = True
@@ -74,7 +78,7 @@ class Fleet:
     async def close(self) -> None:
         """End the sources, the looks and all connections."""
         self._running = False
-        await asyncio.gather(*(source.close() for source in self._sources), return_exceptions=True)
+        await asyncio.gather(*(source.close() for source in self.sources), return_exceptions=True)
         tasks = [*self._looks.values(), *self._leaving]
         for task in tasks:
             task.cancel()
@@ -89,7 +93,7 @@ class Fleet:
         try:
             config = self._read()
             door = self._door(config.door)
-            for source in self._sources:
+            for source in self.sources:
                 source.check(config)
             offered = {**self._offered, _FILE: config.replicas}
             made = self._made(offered, config)
@@ -103,7 +107,7 @@ class Fleet:
         self.decisions.resize(config.decisions)
         self.cache.change(config.cache, empty=others)
         self.live.change(door)
-        for source in self._sources:
+        for source in self.sources:
             source.change(config)
         _log.warning("read the settings again; replicas: %s", ", ".join(one.name for one in made))
 
@@ -116,6 +120,9 @@ class Fleet:
         if offered != self._offered:
             self._exchange(offered, self._made(offered, self.config))
         return [one for one in self.upstreams if one.own in replicas]
+
+    def _expects(self, model: str) -> str:
+        return next((why for source in self.sources if (why := source.expects(model))), "")
 
     def _exchange(self, offered: dict[str, tuple[ReplicaConfig, ...]], made: list[Upstream]) -> None:
         gone = [one for one in self.upstreams if one not in made]

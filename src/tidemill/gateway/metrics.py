@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tidemill.core.metrics import REQUEST_SECONDS, REQUESTS, MetricKind, MetricSpec
 from tidemill.gateway.cache.answer_cache import AnswerCache
+from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.gateway.protection.breaker import BreakerState
 from tidemill.gateway.upstream import Upstream
 
@@ -19,9 +20,11 @@ __all__ = [
     "ATTEMPTS",
     "BROKEN",
     "CACHE",
+    "ENGINE_METRICS",
     "FIRST_TOKEN_SECONDS",
     "GATEWAY_METRICS",
     "REFUSED",
+    "EngineCollector",
     "FleetCollector",
 ]
 
@@ -76,6 +79,16 @@ GATEWAY_METRICS: Final = (
 )
 _STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
+_ENGINES = "tidemill_gateway_engines"
+_WANTED = "tidemill_gateway_engines_wanted"
+_STARTS = "tidemill_gateway_engine_starts_total"
+_CRASHES = "tidemill_gateway_engine_crashes_total"
+ENGINE_METRICS: Final = {
+    _ENGINES: "Engines that the gateway started, by group and state: starting, ready, draining",
+    _WANTED: "Engines that the load asks for",
+    _STARTS: "Engines that were started",
+    _CRASHES: "Engines that ended though nobody wanted them to",
+}
 _IN_FLIGHT = "tidemill_gateway_in_flight"
 _UP = "tidemill_gateway_replica_up"
 _BREAKER = "tidemill_gateway_breaker_state"
@@ -88,6 +101,26 @@ FLEET_METRICS: Final = {
     _CACHE_BYTES: "Bytes of answers in the cache, about",
     _CACHE_ANSWERS: "Answers in the cache",
 }
+
+
+class EngineCollector(Collector):
+    """The engines that the gateway starts itself."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> Iterator[Metric]:
+        engines = GaugeMetricFamily(_ENGINES, ENGINE_METRICS[_ENGINES], labels=["group", "state"])
+        wanted = GaugeMetricFamily(_WANTED, ENGINE_METRICS[_WANTED], labels=["group"])
+        starts = CounterMetricFamily(_STARTS, ENGINE_METRICS[_STARTS], labels=["group"])
+        crashes = CounterMetricFamily(_CRASHES, ENGINE_METRICS[_CRASHES], labels=["group"])
+        for name, group in self._supervisor.groups.items():
+            for state in ("starting", "ready", "draining"):
+                engines.add_metric([name, state], group.count(state))
+            wanted.add_metric([name], group.wanted)
+            starts.add_metric([name], group.starts)
+            crashes.add_metric([name], group.crashes)
+        yield from (engines, wanted, starts, crashes)
 
 
 class FleetCollector(Collector):

@@ -33,3 +33,6 @@ class ReplicaSource(Protocol):
 
     def change(self, config: GatewayConfig) -> None:
         """Other settings from now on."""
+
+    def expects(self, model: str) -> str:
+        """Why a model of this source has no replica now; empty: it is none of its models."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 
 from tidemill.core.clock import Clock
@@ -28,6 +28,8 @@ class Router:
         self._random = random
         self.outliers = Outliers(clock)
         self.upstreams: list[Upstream] = []
+        self.expects: Callable[[str], str] = lambda _: ""
+        """Why a model that there should be has no replica; empty: there should not."""
         self.change(config)
 
     def change(self, config: GatewayConfig) -> None:
@@ -66,6 +68,8 @@ class Router:
         """(where to, why, and why not to the others by name). ``unfit``: why not, by name, for reasons of the request.
         Raises ModelNotFound, Unavailable and Overloaded."""
         serving = [one for one in self.upstreams if one.serves(work.model)]
+        if not serving and (why := self.expects(work.model)):
+            raise Unavailable(f"no replica serves the model {work.model[:200]!r} yet: {why}", retry_after=2.0)
         if not serving:
             raise ModelNotFound(f"no replica serves the model {work.model[:200]!r}", param="model")
         panic = self._panics(serving)

@@ -9,6 +9,7 @@ from tidemill.core.clock import SystemClock
 from tidemill.gateway.app import make_gateway_app
 from tidemill.gateway.config import read_config
 from tidemill.gateway.fleet import Fleet
+from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.serve.listener import bind, check_config
 from tidemill.serve.logs import set_log_level
 from tidemill.serve.server import DrainingServer
@@ -32,7 +33,8 @@ def run_gateway(path: Path, *, say: Callable[[str], None]) -> int:
     config = read_config(path)
     door = config.door
     check_config(door)
-    fleet = Fleet(config, SystemClock(), read=lambda: read_config(path))
+    clock = SystemClock()
+    fleet = Fleet(config, clock, read=lambda: read_config(path), supervisor=Supervisor(config, clock))
     fleet.live.follow(set_log_level)
     listener = bind(door)
     server = gateway_server(fleet)

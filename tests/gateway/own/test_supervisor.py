@@ -1,0 +1,190 @@
+"""Engines that the gateway starts: programs that stand in for them start, crash, hang and are exchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.gateway.conftest import Gateway, before
+from tidemill.core.clock import SystemClock
+from tidemill.core.errors import ConfigError
+from tidemill.gateway.config import GatewayConfig, read_config
+from tidemill.gateway.own.group import Group
+from tidemill.gateway.own.supervisor import Supervisor
+
+FAKE = Path(__file__).parents[2] / "support" / "fake_engine.py"
+CHAT = {"model": "g", "messages": [{"role": "user", "content": "?"}]}
+
+
+def fake(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, str(FAKE), *arguments]
+
+
+@asynccontextmanager
+async def engines(how: str = "", **fields: Any) -> AsyncIterator[tuple[Gateway, Supervisor]]:
+    own = {"name": "g", "model": "m.gguf", "environment": {"FAKE": how}, **fields.pop("own", {})}
+    config = {"engines": [own], "starting": {"backoff_seconds": 0.1, "longest_backoff_seconds": 0.4, "stop_seconds": 2}}
+    config |= fields
+    made: list[Supervisor] = []
+
+    def supervised(found: GatewayConfig) -> Supervisor:
+        made.append(Supervisor(found, SystemClock(), run=fake, every=0.05))
+        return made[0]
+
+    async with before([], [], supervised=supervised, **config) as gateway:
+        yield gateway, made[0]
+
+
+def of(supervisor: Supervisor) -> Group:
+    return supervisor.groups["g"]
+
+
+async def test_an_engine_that_was_started_answers() -> None:
+    async with engines() as (gateway, supervisor):
+        answer = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        assert answer.status_code == 200
+        assert answer.headers["x-tidemill-replica"] == "g-0"
+        (shown,) = (await gateway.client.get("/admin/engines")).json()["engines"]
+        assert (shown["wanted"], shown["starts"], shown["crashes"]) == (1, 1, 0)
+        assert psutil.pid_exists(shown["engines"][0]["pid"])
+        page = (await gateway.client.get("/metrics")).text
+        assert 'tidemill_gateway_engines{group="g",state="ready"} 1.0' in page
+        (child,) = of(supervisor).children
+        pid = child.pid
+    assert pid is not None
+    assert not psutil.pid_exists(pid), "it ends with the gateway"
+
+
+async def test_one_that_is_killed_is_replaced_at_once() -> None:
+    async with engines() as (gateway, supervisor):
+        (child,) = of(supervisor).children
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        await gateway.until(lambda: of(supervisor).crashes == 1)
+        soon = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        assert soon.status_code in (200, 503)
+        await gateway.until(lambda: of(supervisor).count("ready") == 1)
+        await gateway.until(lambda: any(one.healthy for one in gateway.fleet.upstreams))
+        assert (await gateway.client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+
+async def test_one_that_cannot_start_is_tried_again_more_and_more_seldom_and_says_why() -> None:
+    async with engines("crash") as (gateway, supervisor):
+        answer = await gateway.client.post("/v1/chat/completions", json=CHAT)
+        assert answer.status_code == 503
+        assert "out of memory" in answer.json()["error"]["message"]
+        assert answer.headers["retry-after"]
+        await gateway.until(lambda: of(supervisor).crashes >= 4)
+        assert of(supervisor)._not_before - of(supervisor)._clock.now() > 0.2
+        (shown,) = supervisor.shown()
+        assert "ended with code 1" in shown["problem"]
+        assert (await gateway.client.post("/v1/chat/completions", json={**CHAT, "model": "h"})).status_code == 404
+
+
+async def test_one_that_never_gets_ready_is_ended() -> None:
+    async with engines("mute", starting={"seconds": 0.5, "backoff_seconds": 0.1, "stop_seconds": 0.2}) as (
+        gateway,
+        supervisor,
+    ):
+        await gateway.until(lambda: of(supervisor).crashes >= 1)
+        assert "was not ready within 0.5 s" in of(supervisor).problem
+        assert "loading the model" in of(supervisor).problem
+
+
+async def test_engines_are_exchanged_one_by_one_and_no_request_fails() -> None:
+    once = {"attempts": 1}  # a second attempt would hide what went wrong with the first
+    async with engines(own={"replicas": {"min": 2, "max": 2}}, retries=once) as (gateway, supervisor):
+        await gateway.until(lambda: of(supervisor).count("ready") == 2)
+        first = {child.pid for child in of(supervisor).children}
+        most = least = 2
+        statuses: list[int] = []
+
+        async def ask() -> None:
+            while not done.is_set():
+                statuses.append((await gateway.client.post("/v1/chat/completions", json=CHAT)).status_code)
+
+        done = asyncio.Event()
+        asking = [asyncio.create_task(ask()) for _ in range(4)]
+        answer = await gateway.client.post("/admin/engines/restart")
+        assert (answer.status_code, answer.json()["engines"]) == (202, ["g"])
+        while first & {child.pid for child in of(supervisor).children}:
+            ready = of(supervisor).count("ready")
+            most, least = max(most, len(of(supervisor).children)), min(least, ready)
+            await asyncio.sleep(0.005)
+        done.set()
+        await asyncio.gather(*asking)
+        assert set(statuses) == {200}
+        assert (most, least) == (3, 2)
+        assert of(supervisor).crashes == 0
+        assert (await gateway.client.post("/admin/engines/restart?engine=no")).status_code == 404
+
+
+async def test_without_room_for_one_more_the_old_one_goes_first() -> None:
+    own = {"replicas": {"min": 2, "max": 2}, "memory_megabytes": 100}
+    async with engines(own=own, limits={"memory_megabytes": 250}) as (gateway, supervisor):
+        await gateway.until(lambda: of(supervisor).count("ready") == 2)
+        first = {child.pid for child in of(supervisor).children}
+        supervisor.restart(None)
+        while first & {child.pid for child in of(supervisor).children}:
+            assert len(of(supervisor).children) <= 2
+            await asyncio.sleep(0.005)
+        await gateway.until(lambda: of(supervisor).count("ready") == 2)
+
+
+async def test_the_load_brings_engines_and_lets_them_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = {"queue_seconds": 1.0, "up_after_seconds": 0.2, "down_after_seconds": 0.3}
+    own = {"replicas": {"min": 1, "max": 3}, "scale": scale}
+    async with engines(own=own) as (gateway, supervisor):
+        from tidemill.gateway.routing.replica import Replica
+
+        monkeypatch.setattr(Replica, "queue_seconds", lambda *_: 5.0)
+        await gateway.until(lambda: of(supervisor).count("ready") == 3)
+        await asyncio.sleep(0.5)
+        assert len(of(supervisor).children) == 3
+        monkeypatch.setattr(Replica, "queue_seconds", lambda *_: 0.0)
+        await gateway.until(lambda: len(of(supervisor).children) == 1)
+        assert of(supervisor).crashes == 0
+        assert (await gateway.client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+
+async def test_other_settings_exchange_the_engines_and_a_group_that_is_gone_ends() -> None:
+    async with engines() as (gateway, supervisor):
+        (old,) = of(supervisor).children
+        own = {"name": "g", "model": "m.gguf", "serve": {"threads": 1}}
+        supervisor.change(GatewayConfig.model_validate({"engines": [own]}))
+        await gateway.until(lambda: old not in of(supervisor).children and of(supervisor).count("ready") == 1)
+        (new,) = of(supervisor).children
+        supervisor.change(GatewayConfig.model_validate({}))
+        await gateway.until(lambda: new.state == "ended")
+        await gateway.until(lambda: not gateway.fleet.upstreams)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("engines: [{name: a, model: m, replicas: {min: 0}}]", "engines.0.replicas.min: "),
+        ("engines: [{name: a, model: m, replicas: {min: 3, max: 2}}]", "engines.0.replicas.max: must not be below"),
+        ("engines: [{name: a, model: m, serve: {port: 1}}]", "engines.0.serve.port: the gateway chooses it"),
+        ("engines: [{name: a, model: m, serve: {thread: 1}}]", "did you mean threads"),
+        ("engines: [{name: a, model: m, scale: {queue_second: 1}}]", "did you mean queue_seconds?"),
+        ("engines: [{name: a, model: m}, {name: a, model: m}]", "engines.1.name: a"),
+        ("{engines: [{name: a, model: m}], limits: {memory_megabytes: 1}}", "engines.0.memory_megabytes: "),
+        ("{engines: [{name: a, model: m, cost_per_hour: 2}], limits: {cost_per_hour: 1}}", "limits.cost_per_hour: "),
+        ("{policy: random}", "replicas: there is neither"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_config(file)
+    assert says in error.value.message
