@@ -16,6 +16,7 @@ from tidemill.bench.scripted.script import Script, ScriptedAnswer
 from tidemill.bench.scripted.server import ScriptedServer
 from tidemill.core.config import ServerConfig
 from tidemill.gateway.config import GatewayConfig
+from tidemill.gateway.discovery.discovery import Discovery
 from tidemill.gateway.fleet import Fleet
 from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.gateway.server import gateway_server
@@ -86,6 +87,7 @@ async def before(
     ports: list[int],
     *,
     kinds: Sequence[str] = (),
+    discovered: bool = False,
     supervised: Callable[[GatewayConfig], Supervisor] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
@@ -97,7 +99,13 @@ async def before(
         ]
         config = GatewayConfig.model_validate({"replicas": replicas, "policy": "round-robin", **settings})
         clock = SkippingClock()
-        fleet = Fleet(config, clock, seed=1, supervisor=None if supervised is None else supervised(config))
+        fleet = Fleet(
+            config,
+            clock,
+            seed=1,
+            supervisor=None if supervised is None else supervised(config),
+            discovery=Discovery(config) if discovered else None,
+        )
         server = gateway_server(fleet)
         listener = bind(ServerConfig(port=0))
         port = listener.getsockname()[1]

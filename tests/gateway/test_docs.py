@@ -12,9 +12,11 @@ from tidemill.gateway.config import (
     BreakerConfig,
     CacheConfig,
     CountConfig,
+    DiscoveryConfig,
     GatewayConfig,
     LimitsConfig,
     OwnEngineConfig,
+    PinConfig,
     ProbeConfig,
     ReplicaConfig,
     ResumeConfig,
@@ -24,19 +26,25 @@ from tidemill.gateway.config import (
     TimeoutConfig,
 )
 from tidemill.gateway.engines.adapter import ADAPTERS
-from tidemill.gateway.metrics import ENGINE_METRICS, FLEET_METRICS, GATEWAY_METRICS
+from tidemill.gateway.metrics import DISCOVERY_UP, ENGINE_METRICS, FLEET_METRICS, GATEWAY_METRICS
 from tidemill.gateway.routing.policies import POLICIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
 
 
+_NAMED = (
+    *(GatewayConfig, ReplicaConfig, CacheConfig, OwnEngineConfig),
+    *(LimitsConfig, DiscoveryConfig, PinConfig),
+)
 _NUMBERS = (
     *(BreakerConfig, RetryConfig, ResumeConfig, TimeoutConfig, ProbeConfig),
     *(CountConfig, ScaleConfig, StartingConfig),
 )
 
 
-@pytest.mark.parametrize("section", [GatewayConfig, ReplicaConfig, CacheConfig, OwnEngineConfig, LimitsConfig])
+@pytest.mark.parametrize(
+    "section", [GatewayConfig, ReplicaConfig, CacheConfig, OwnEngineConfig, LimitsConfig, DiscoveryConfig, PinConfig]
+)
 def test_every_setting_is_on_the_page(section: type[BaseModel]) -> None:
     assert [name for name in section.model_fields if f"`{name}`" not in PAGE] == []
 
@@ -55,6 +63,7 @@ def test_every_name_is_on_the_page() -> None:
         *ADAPTERS,
         *FLEET_METRICS,
         *ENGINE_METRICS,
+        DISCOVERY_UP,
         *(spec.name for spec in GATEWAY_METRICS),
         *FORWARDED,
     ]

@@ -80,6 +80,7 @@ def check(
 
     from tidemill.core.clock import SystemClock
     from tidemill.gateway.config import read_config
+    from tidemill.gateway.discovery.discovery import Discovery
     from tidemill.gateway.fleet import Fleet
     from tidemill.serve.listener import check_config
 
@@ -87,7 +88,7 @@ def check(
     check_config(found.door)
 
     async def looked() -> Fleet:
-        fleet = Fleet(found, SystemClock())
+        fleet = Fleet(found, SystemClock(), discovery=Discovery(found))
         await fleet.start()
         await fleet.close()
         return fleet
@@ -96,6 +97,8 @@ def check(
     print(f"{config}: right; {len(fleet.upstreams)} replicas, policy {found.policy}")
     for own in found.engines:
         print(f"  {own.name:20} {own.replicas.min} to {own.replicas.max} engines of {own.model}, not started now")
+    for place in fleet.discovery.shown() if fleet.discovery is not None else ():
+        print(f"  {place['place']}: {place['problem'] or str(len(place['replicas'])) + ' replicas'}")
     kept = f"{found.cache.megabytes:g} MB for {found.cache.ttl_seconds:g} s" if found.cache.megabytes else "off"
     print(f"  cache of answers: {kept}")
     for one in fleet.upstreams:

@@ -20,7 +20,7 @@ from tidemill.core.version import __version__
 from tidemill.gateway.cache.wish import Wish, wish_of
 from tidemill.gateway.decisions import Decision
 from tidemill.gateway.fleet import Fleet
-from tidemill.gateway.metrics import GATEWAY_METRICS, EngineCollector, FleetCollector
+from tidemill.gateway.metrics import GATEWAY_METRICS, DiscoveryCollector, EngineCollector, FleetCollector
 from tidemill.gateway.proxy.asked import read_asked
 from tidemill.gateway.proxy.cached import Cached
 from tidemill.gateway.proxy.call import Call
@@ -80,6 +80,8 @@ def make_gateway_app(
     metrics.also(FleetCollector(fleet.upstreams, fleet.cache))
     if fleet.supervisor is not None:
         metrics.also(EngineCollector(fleet.supervisor))
+    if fleet.discovery is not None:
+        metrics.also(DiscoveryCollector(fleet.discovery))
     routes = _Routes(fleet, clock=clock, drain=drain, stop=stop, metrics=metrics, wall_time=wall_time)
     keys = KeyRing(fleet.live.now, clock)
     fleet.live.follow(keys.change)
@@ -225,9 +227,12 @@ class _Routes:
 
     async def replicas(self, request: Request) -> Response:
         request.state.caller.require_admin("looking at replicas")
-        return JSONResponse(
-            {"replicas": [_shown(one) for one in self._fleet.upstreams]}, headers={"cache-control": "no-store"}
-        )
+        discovery = self._fleet.discovery
+        shown = {
+            "replicas": [_shown(one) for one in self._fleet.upstreams],
+            "discovery": [] if discovery is None else discovery.shown(),
+        }
+        return JSONResponse(shown, headers={"cache-control": "no-store"})
 
     async def engines(self, request: Request) -> Response:
         request.state.caller.require_admin("looking at engines")

@@ -20,12 +20,15 @@ from tidemill.gateway.routing.policies import DEFAULT_POLICY, POLICIES
 
 __all__ = [
     "CacheConfig",
+    "DiscoveryConfig",
     "EngineName",
     "GatewayConfig",
     "OwnEngineConfig",
+    "PinConfig",
     "ReplicaConfig",
     "StartingConfig",
     "read_config",
+    "replica_problem",
 ]
 
 _TAKEN = frozenset({"host", "port", "api_keys", "keys_file", "tls_certificate", "tls_key"})
@@ -59,6 +62,46 @@ class ReplicaConfig(_Section):
     """Shown in /admin/replicas."""
     drain: bool = False
     """It gets nothing new."""
+
+
+class DiscoveryConfig(_Section):
+    """Where replicas are found."""
+
+    file: str | None = None
+    """A YAML or JSON file with a list of replicas, or with Prometheus' targets and labels."""
+    dns: str | None = None
+    """A host's name: each of its addresses is a replica."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Of the replicas under a name."""
+    interval_seconds: Seconds = 5.0
+    """Between two looks."""
+    engine: EngineName = "openai"
+    """As of a replica, where a file does not say it; so are the others below."""
+    models: tuple[str, ...] = ()
+    labels: Mapping[str, str] = {}
+    weight: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    api_key_env: str | None = None
+
+    @property
+    def place(self) -> str:
+        """For people."""
+        return self.file or f"{self.dns}:{self.port}"
+
+    def __hash__(self) -> int:
+        return hash((self.file, self.dns, self.port))
+
+
+class PinConfig(_Section):
+    """Replicas for a tenant."""
+
+    tenant: Annotated[str, Field(min_length=1)]
+    """As the file of keys names it, or a key's id."""
+    replicas: tuple[str, ...] = ()
+    """By name, or..."""
+    labels: Mapping[str, str] = {}
+    """...by all of these labels."""
+    reserved: bool = False
+    """They are for nobody else."""
 
 
 class CountConfig(_Section):
@@ -230,8 +273,12 @@ class GatewayConfig(_Section):
     """How many are kept for `tidemill gateway explain`."""
     replicas: tuple[ReplicaConfig, ...] = ()
     """The servers to route to."""
+    discovery: tuple[DiscoveryConfig, ...] = ()
+    """Where to find others."""
     engines: tuple[OwnEngineConfig, ...] = ()
     """Engines to start."""
+    pins: tuple[PinConfig, ...] = ()
+    """Tenants with replicas of their own."""
     starting: StartingConfig = StartingConfig()
     limits: LimitsConfig = LimitsConfig()
     breaker: BreakerConfig = BreakerConfig()
@@ -286,6 +333,8 @@ def _owner(place: tuple[int | str, ...]) -> type[BaseModel]:
     """The section that a place in the file belongs to."""
     known: dict[int | str, type[BaseModel]] = {
         "replicas": ReplicaConfig,
+        "discovery": DiscoveryConfig,
+        "pins": PinConfig,
         "starting": StartingConfig,
         "limits": LimitsConfig,
         "breaker": BreakerConfig,
@@ -311,14 +360,19 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
         if replica.name in seen:
             yield f"{where}.name: {replica.name} is there twice"
         seen.add(replica.name)
-        parts = urlsplit(replica.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            yield f"{where}.url: must be like http://host:8000/v1, not {replica.url!r}"
-        if parts.username or parts.password:
-            yield f"{where}.url: must have no password in it; use api_key_env"
+        if problem := replica_problem(replica):
+            yield f"{where}.{problem}"
     yield from _engine_problems(config, seen)
-    if not config.replicas and not config.engines:
-        yield "replicas: there is neither a replica nor an engine to start"
+    if not config.replicas and not config.engines and not config.discovery:
+        yield "replicas: there is neither a replica nor an engine to start, nor a place to find some (discovery)"
+    for place, pin in enumerate(config.pins):
+        if not pin.replicas and not pin.labels:
+            yield f"pins.{place}: needs replicas or labels"
+    for place, item in enumerate(config.discovery):
+        if (item.file is None) == (item.dns is None):
+            yield f"discovery.{place}: needs either file or dns"
+        if (item.dns is None) != (item.port is None):
+            yield f"discovery.{place}.port: goes with dns"
     if (found := config.breaker).longest_open_seconds < found.open_seconds:
         yield "breaker.longest_open_seconds: must not be below breaker.open_seconds"
     if 0 < config.cache.megabytes < config.cache.entry_megabytes:
@@ -328,6 +382,20 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
         near = get_close_matches(name, [item.name for item in fields(ServerConfig)], n=1)
         hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists them"
         yield f"there is no setting server.{name}; {hint}"
+
+
+def replica_problem(replica: ReplicaConfig) -> str:
+    """What is wrong with a replica though every field by itself is right; empty: nothing."""
+    try:
+        parts = urlsplit(replica.url)
+        _ = parts.port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return f"url: must be like http://host:8000/v1, not {replica.url!r}"
+    if parts.username or parts.password:
+        return "url: must have no password in it; use api_key_env"
+    return ""
 
 
 def _engine_problems(config: GatewayConfig, names: set[str]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.gateway.cache.answer_cache import AnswerCache
 from tidemill.gateway.config import GatewayConfig, ReplicaConfig
 from tidemill.gateway.decisions import Decisions
+from tidemill.gateway.discovery.discovery import Discovery
 from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.gateway.replica_source import ReplicaSource
 from tidemill.gateway.router import Router
@@ -42,11 +43,13 @@ class Fleet:
         *,
         read: Callable[[], GatewayConfig] | None = None,
         supervisor: Supervisor | None = None,
+        discovery: Discovery | None = None,
         sources: Sequence[ReplicaSource] = (),
         seed: int | None = None,
     ) -> None:
-        """``read`` gives the settings again. ``supervisor`` starts engines, and ``sources`` have
-        other replicas, besides those that the settings list. Raises ConfigError."""
+        """``read`` gives the settings again. ``supervisor`` starts engines,
+        ``discovery`` finds others and ``sources`` have yet others, besides the replicas that the settings list. Raises
+        ConfigError."""
         self.config = config
         self.live = LiveConfig(config.door)
         self.router = Router(config, clock, Random(seed))
@@ -55,7 +58,11 @@ class Fleet:
         self.clock = clock
         self._read = read
         self.supervisor = supervisor
-        self.sources: Sequence[ReplicaSource] = sources if supervisor is None else (supervisor, *sources)
+        self.discovery = discovery
+        self.sources: Sequence[ReplicaSource] = [
+            *(one for one in (supervisor, discovery) if one is not None),
+            *sources,
+        ]
         self.router.expects = self._expects
         self._offered: dict[str, tuple[ReplicaConfig, ...]] = {_FILE: config.replicas}
         """By source. Of two replicas with one name, that of the earlier source counts."""

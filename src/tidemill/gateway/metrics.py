@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from tidemill.core.metrics import REQUEST_SECONDS, REQUESTS, MetricKind, MetricSpec
 from tidemill.gateway.cache.answer_cache import AnswerCache
+from tidemill.gateway.discovery.discovery import Discovery
 from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.gateway.protection.breaker import BreakerState
 from tidemill.gateway.upstream import Upstream
@@ -20,10 +21,12 @@ __all__ = [
     "ATTEMPTS",
     "BROKEN",
     "CACHE",
+    "DISCOVERY_UP",
     "ENGINE_METRICS",
     "FIRST_TOKEN_SECONDS",
     "GATEWAY_METRICS",
     "REFUSED",
+    "DiscoveryCollector",
     "EngineCollector",
     "FleetCollector",
 ]
@@ -79,6 +82,7 @@ GATEWAY_METRICS: Final = (
 )
 _STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
+DISCOVERY_UP: Final = "tidemill_gateway_discovery_up"
 _ENGINES = "tidemill_gateway_engines"
 _WANTED = "tidemill_gateway_engines_wanted"
 _STARTS = "tidemill_gateway_engine_starts_total"
@@ -101,6 +105,19 @@ FLEET_METRICS: Final = {
     _CACHE_BYTES: "Bytes of answers in the cache, about",
     _CACHE_ANSWERS: "Answers in the cache",
 }
+
+
+class DiscoveryCollector(Collector):
+    """Where replicas are found."""
+
+    def __init__(self, discovery: Discovery) -> None:
+        self._discovery = discovery
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily(DISCOVERY_UP, "1 if the last look at a place found out, else 0", labels=["place"])
+        for place in self._discovery.places:
+            up.add_metric([place.place], float(place not in self._discovery.problems))
+        yield up
 
 
 class EngineCollector(Collector):

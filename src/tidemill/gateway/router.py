@@ -12,6 +12,7 @@ from tidemill.gateway.protection.outliers import Outliers
 from tidemill.gateway.protection.retry_budget import RetryBudget
 from tidemill.gateway.routing.affinity import SessionAffinity
 from tidemill.gateway.routing.choice import Choice, Policy
+from tidemill.gateway.routing.pins import Pin, Pins
 from tidemill.gateway.routing.policies import POLICIES
 from tidemill.gateway.routing.speed import PRESUMED
 from tidemill.gateway.routing.work import Work
@@ -37,6 +38,7 @@ class Router:
         self._config = config
         policy: Policy = POLICIES[config.policy]()
         self._policy = SessionAffinity(policy, self._clock) if config.session_affinity else policy
+        self._pins = Pins([Pin(**pin.model_dump()) for pin in config.pins])
         retries = config.retries
         self.budget = RetryBudget(self._clock, share=retries.share, least_per_second=retries.least_per_second)
 
@@ -73,7 +75,11 @@ class Router:
         if not serving:
             raise ModelNotFound(f"no replica serves the model {work.model[:200]!r}", param="model")
         panic = self._panics(serving)
-        barred = {one.name: bar for one in serving if (bar := self._bar(one, work.model, panic=panic))}
+        barred = {
+            one.name: bar
+            for one in serving
+            if (bar := self._pins.bar(work.tenant, one.name, one.own.labels) or self._bar(one, work.model, panic=panic))
+        }
         barred |= unfit
         barred |= dict.fromkeys(tried, "has been tried")
         open_ones = [one for one in serving if one.name not in barred]

@@ -8,6 +8,7 @@ from pathlib import Path
 from tidemill.core.clock import SystemClock
 from tidemill.gateway.app import make_gateway_app
 from tidemill.gateway.config import read_config
+from tidemill.gateway.discovery.discovery import Discovery
 from tidemill.gateway.fleet import Fleet
 from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.serve.listener import bind, check_config
@@ -34,7 +35,9 @@ def run_gateway(path: Path, *, say: Callable[[str], None]) -> int:
     door = config.door
     check_config(door)
     clock = SystemClock()
-    fleet = Fleet(config, clock, read=lambda: read_config(path), supervisor=Supervisor(config, clock))
+    fleet = Fleet(
+        config, clock, read=lambda: read_config(path), supervisor=Supervisor(config, clock), discovery=Discovery(config)
+    )
     fleet.live.follow(set_log_level)
     listener = bind(door)
     server = gateway_server(fleet)

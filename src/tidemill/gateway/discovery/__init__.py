@@ -1,0 +1,1 @@
+"""Replicas that are found: in files that others write, and under names that are looked up."""
