@@ -18,6 +18,7 @@ from tidemill.gateway.config import (
     OwnEngineConfig,
     PinConfig,
     ProbeConfig,
+    RedisConfig,
     ReplicaConfig,
     ResumeConfig,
     RetryConfig,
@@ -34,7 +35,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
 
 _NAMED = (
     *(GatewayConfig, ReplicaConfig, CacheConfig, OwnEngineConfig),
-    *(LimitsConfig, DiscoveryConfig, PinConfig),
+    *(LimitsConfig, DiscoveryConfig, PinConfig, RedisConfig),
 )
 _NUMBERS = (
     *(BreakerConfig, RetryConfig, ResumeConfig, TimeoutConfig, ProbeConfig),

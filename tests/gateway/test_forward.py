@@ -196,6 +196,28 @@ async def test_a_deadline_ends_a_request_before_and_after_it_is_shown(behind: Be
         assert gateway.in_flight == [0]
 
 
+async def test_a_deadline_behind_a_whole_answer_is_no_error(behind: Behind) -> None:
+    assert_well_ended(await _late(behind, Step(after=30, tokens=1)))
+
+
+async def test_an_error_behind_a_whole_answer_is_none(behind: Behind) -> None:
+    assert_well_ended(await _late(behind, Step(error="out of memory")))
+
+
+async def _late(behind: Behind, step: Step) -> str:
+    late = ScriptedAnswer(steps=(*BEGUN, Step(finish="stop"), step))
+    async with behind(late) as gateway:
+        body, limit = {**CHAT, "stream": True}, {"x-request-timeout": "0.3"}
+        return (await gateway.client.post("/v1/chat/completions", json=body, headers=limit)).text
+
+
+def assert_well_ended(text: str) -> None:
+    found = events(text)
+    assert found.count("[DONE]") == 1
+    assert found[-1] == "[DONE]"
+    assert not any('"error"' in event for event in found)
+
+
 async def test_counters_return_to_zero_whatever_callers_and_replicas_do(behind: Behind) -> None:
     """A third is dropped before headers, a third in the middle; replicas err, and one is restarted."""
     slow = ScriptedAnswer(delay=0.02, steps=(Step(role=True), Step(after=0.002, tokens=1, times=20)))

@@ -20,12 +20,19 @@ from tidemill.core.version import __version__
 from tidemill.gateway.cache.wish import Wish, wish_of
 from tidemill.gateway.decisions import Decision
 from tidemill.gateway.fleet import Fleet
-from tidemill.gateway.metrics import GATEWAY_METRICS, DiscoveryCollector, EngineCollector, FleetCollector
+from tidemill.gateway.metrics import (
+    GATEWAY_METRICS,
+    DiscoveryCollector,
+    EngineCollector,
+    FleetCollector,
+    StoreCollector,
+)
 from tidemill.gateway.proxy.asked import read_asked
-from tidemill.gateway.proxy.cached import Cached
+from tidemill.gateway.proxy.cached import CACHE_HEADER, Cached
 from tidemill.gateway.proxy.call import Call
-from tidemill.gateway.proxy.forward import Forward
+from tidemill.gateway.proxy.forward import ADDED_HEADER, REPLICA_HEADER, Forward
 from tidemill.gateway.routing.speed import Speed
+from tidemill.gateway.shared.store import Store
 from tidemill.gateway.upstream import Upstream
 from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.app import not_routed
@@ -50,6 +57,7 @@ FORWARDED: Final = (
     "/v1/embeddings",
 )
 """Routes that go on to a replica."""
+_EXPOSED: Final = tuple(name.decode() for name in (REPLICA_HEADER, ADDED_HEADER, CACHE_HEADER))
 ENDPOINTS: Final = {
     "/": "this list",
     **dict.fromkeys(FORWARDED, "goes on to a replica"),
@@ -82,13 +90,23 @@ def make_gateway_app(
         metrics.also(EngineCollector(fleet.supervisor))
     if fleet.discovery is not None:
         metrics.also(DiscoveryCollector(fleet.discovery))
+    if fleet.store is not None:
+        metrics.also(StoreCollector(fleet.store))
     routes = _Routes(fleet, clock=clock, drain=drain, stop=stop, metrics=metrics, wall_time=wall_time)
     keys = KeyRing(fleet.live.now, clock)
     fleet.live.follow(keys.change)
-    door = Middleware(Door, live=fleet.live, keys=keys, recorder=metrics, clock=clock, endpoints=tuple(ENDPOINTS))
+    door = Middleware(
+        Door,
+        live=fleet.live,
+        keys=keys,
+        recorder=metrics,
+        clock=clock,
+        endpoints=tuple(ENDPOINTS),
+        admission=fleet.limits,
+    )
     app = Starlette(
         routes=routes.table(),
-        middleware=[Middleware(Cors, live=fleet.live), door],
+        middleware=[Middleware(Cors, live=fleet.live, exposed=_EXPOSED), door],
         exception_handlers={HTTPException: not_routed},
     )
     app.router.redirect_slashes = False
@@ -230,6 +248,7 @@ class _Routes:
         discovery = self._fleet.discovery
         shown = {
             "replicas": [_shown(one) for one in self._fleet.upstreams],
+            "redis": _redis(self._fleet.store),
             "discovery": [] if discovery is None else discovery.shown(),
         }
         return JSONResponse(shown, headers={"cache-control": "no-store"})
@@ -279,6 +298,10 @@ class _Routes:
             raise NotFound("this gateway cannot be stopped from outside")
         within = self._stop(seconds)
         return JSONResponse({"status": "draining", "active": self._drain.active, "seconds": within}, status_code=202)
+
+
+def _redis(store: Store | None) -> dict[str, Any] | None:
+    return None if store is None else {"problem": store.problem or None, "failures": store.failures}
 
 
 def _shown(upstream: Upstream) -> dict[str, Any]:

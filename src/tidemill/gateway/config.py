@@ -25,6 +25,7 @@ __all__ = [
     "GatewayConfig",
     "OwnEngineConfig",
     "PinConfig",
+    "RedisConfig",
     "ReplicaConfig",
     "StartingConfig",
     "read_config",
@@ -102,6 +103,23 @@ class PinConfig(_Section):
     """...by all of these labels."""
     reserved: bool = False
     """They are for nobody else."""
+
+
+class RedisConfig(_Section):
+    """Where several gateways know things together."""
+
+    url: Annotated[str, Field(min_length=1)]
+    """redis://host:6379/0, rediss:// or unix:///path."""
+    password_env: str | None = None
+    """Environment variable with its password."""
+    prefix: str = "tidemill:"
+    """What the names of our keys begin with: gateways with the same share what they know."""
+    timeout_seconds: Seconds = 0.1
+    """For one question; after a failure nobody asks for a second."""
+    limits: bool = True
+    """Requests per minute and at once are counted there, over all gateways."""
+    cache: bool = True
+    """Answers are kept there as well, where the cache is on."""
 
 
 class CountConfig(_Section):
@@ -281,6 +299,8 @@ class GatewayConfig(_Section):
     """Tenants with replicas of their own."""
     starting: StartingConfig = StartingConfig()
     limits: LimitsConfig = LimitsConfig()
+    redis: RedisConfig | None = None
+    """What several gateways share; without it each is by itself."""
     breaker: BreakerConfig = BreakerConfig()
     retries: RetryConfig = RetryConfig()
     resume: ResumeConfig = ResumeConfig()
@@ -335,6 +355,7 @@ def _owner(place: tuple[int | str, ...]) -> type[BaseModel]:
         "replicas": ReplicaConfig,
         "discovery": DiscoveryConfig,
         "pins": PinConfig,
+        "redis": RedisConfig,
         "starting": StartingConfig,
         "limits": LimitsConfig,
         "breaker": BreakerConfig,

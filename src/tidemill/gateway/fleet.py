@@ -20,6 +20,9 @@ from tidemill.gateway.discovery.discovery import Discovery
 from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.gateway.replica_source import ReplicaSource
 from tidemill.gateway.router import Router
+from tidemill.gateway.shared.answers import SharedAnswers
+from tidemill.gateway.shared.limits import SharedLimits
+from tidemill.gateway.shared.store import open_store
 from tidemill.gateway.upstream import Upstream
 from tidemill.serve.listener import check_config
 from tidemill.serve.live_config import LiveConfig
@@ -54,7 +57,10 @@ class Fleet:
         self.live = LiveConfig(config.door)
         self.router = Router(config, clock, Random(seed))
         self.decisions = Decisions(config.decisions)
-        self.cache = AnswerCache(config.cache, clock)
+        self.store = None if config.redis is None else open_store(config.redis, clock)
+        self.limits = SharedLimits(self.store) if self.store is not None and self.store.config.limits else None
+        self.answers = SharedAnswers(self.store, config) if self.store is not None and self.store.config.cache else None
+        self.cache = AnswerCache(config.cache, clock, self.answers)
         self.clock = clock
         self._read = read
         self.supervisor = supervisor
@@ -93,6 +99,9 @@ class Fleet:
         self._looks.clear()
         for upstream in self.upstreams:
             await upstream.close()
+        for one in (self.limits, self.answers, self.store):
+            if one is not None:
+                await one.close()
 
     def reload(self) -> None:
         """Read the settings again and take them up, all or nothing. Raises ConfigError; the log says what came."""
@@ -108,11 +117,15 @@ class Fleet:
             _log.error("the settings are as they were: %s", error.message)
             raise
         others = config.replicas != self.config.replicas
+        if config.redis != self.config.redis:
+            _log.warning("only a new process takes up: redis")
         self.config = config
         self._exchange(offered, made)
         self.router.change(config)
         self.decisions.resize(config.decisions)
         self.cache.change(config.cache, empty=others)
+        if self.answers is not None:
+            self.answers.change(config)
         self.live.change(door)
         for source in self.sources:
             source.change(config)

@@ -14,6 +14,7 @@ from tidemill.gateway.cache.answer_cache import AnswerCache
 from tidemill.gateway.discovery.discovery import Discovery
 from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.gateway.protection.breaker import BreakerState
+from tidemill.gateway.shared.store import Store
 from tidemill.gateway.upstream import Upstream
 
 __all__ = [
@@ -26,9 +27,11 @@ __all__ = [
     "FIRST_TOKEN_SECONDS",
     "GATEWAY_METRICS",
     "REFUSED",
+    "STORE_METRICS",
     "DiscoveryCollector",
     "EngineCollector",
     "FleetCollector",
+    "StoreCollector",
 ]
 
 _FINE: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.25, 1.0)
@@ -82,6 +85,12 @@ GATEWAY_METRICS: Final = (
 )
 _STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
+_REDIS_UP = "tidemill_gateway_redis_up"
+_REDIS_FAILURES = "tidemill_gateway_redis_failures_total"
+STORE_METRICS: Final = {
+    _REDIS_UP: "1 if the last question to Redis was answered, else 0",
+    _REDIS_FAILURES: "Questions to Redis that were not answered",
+}
 DISCOVERY_UP: Final = "tidemill_gateway_discovery_up"
 _ENGINES = "tidemill_gateway_engines"
 _WANTED = "tidemill_gateway_engines_wanted"
@@ -118,6 +127,17 @@ class DiscoveryCollector(Collector):
         for place in self._discovery.places:
             up.add_metric([place.place], float(place not in self._discovery.problems))
         yield up
+
+
+class StoreCollector(Collector):
+    """The Redis that several gateways share."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(_REDIS_UP, STORE_METRICS[_REDIS_UP], float(not self._store.problem))
+        yield CounterMetricFamily(_REDIS_FAILURES, STORE_METRICS[_REDIS_FAILURES], self._store.failures)
 
 
 class EngineCollector(Collector):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,8 +22,10 @@ class Cors:
     Cookies are never asked for: a key goes in a header, which a page has to know.
     """
 
-    def __init__(self, app: ASGIApp, *, live: LiveConfig) -> None:
+    def __init__(self, app: ASGIApp, *, live: LiveConfig, exposed: Sequence[str] = ()) -> None:
+        """``exposed``: headers of answers that pages may read, besides those of every server."""
         self._app = app
+        self._exposed = exposed
         self._around = app
         live.follow(self._take)
 
@@ -37,5 +41,5 @@ class Cors:
             allow_origins=list(config.allowed_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],  # clients send several of their own
-            expose_headers=["x-request-id", "retry-after", HEADER, TRACE_HEADER],
+            expose_headers=["x-request-id", "retry-after", HEADER, TRACE_HEADER, *self._exposed],
         )

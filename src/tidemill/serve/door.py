@@ -25,6 +25,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import Forbidden, InvalidRequest, TidemillError, Unauthorized
 from tidemill.core.metrics import REQUEST_SECONDS, REQUESTS, Recorder
+from tidemill.serve.access.admission import Admission, OwnAdmission
 from tidemill.serve.access.caller import Caller
 from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.answer import CallerGone
@@ -60,8 +61,11 @@ class Door:
         clock: Clock,
         endpoints: Iterable[str],
         tracing: Tracing | None = None,
+        admission: Admission | None = None,
     ) -> None:
+        """``admission``: who counts a key's requests; None: this process."""
         self._app = app
+        self._admission = admission or OwnAdmission()
         self._keys = keys
         self._local_only = is_loopback(live.now.host)
         self._recorder = recorder
@@ -150,7 +154,7 @@ class Door:
         if scope["method"] != "POST":
             await self._app(scope, receive, out)
             return
-        with caller.allowance.request() as bill:
+        async with self._admission.request(caller) as bill:
             scope["state"]["account"] = bill
             await self._app(scope, receive, out)
 

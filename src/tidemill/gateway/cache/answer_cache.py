@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -27,11 +27,25 @@ _OTHERS: Final[dict[Mode, tuple[Mode, ...]]] = {
 _Key = tuple[bytes, Mode]
 
 
+class SharedStore(Protocol):
+    """Answers of several gateways."""
+
+    async def find(self, digest: bytes, modes: Sequence[Mode]) -> list[Kept]:
+        """What there is of a wish, in the order of the modes. Raises nothing."""
+        ...
+
+    def keep(self, digest: bytes, kept: Kept, seconds: float) -> None:
+        """Write it, by and by."""
+        ...
+
+
 class AnswerCache:
     """In memory, of one event loop."""
 
-    def __init__(self, config: CacheConfig, clock: Clock) -> None:
+    def __init__(self, config: CacheConfig, clock: Clock, shared: SharedStore | None = None) -> None:
+        """``shared``: where answers are besides."""
         self._clock = clock
+        self._shared = shared
         self._kept: OrderedDict[_Key, tuple[float, Kept]] = OrderedDict()
         """With the time at which it is too old."""
         self._coming: dict[_Key, Recording] = {}
@@ -63,6 +77,15 @@ class AnswerCache:
         for mode in (wish.mode, *_OTHERS[wish.mode]):
             found = self._get((wish.digest, mode))
             if found is not None and (body := found.in_mode(wish.mode)) is not None:
+                return body
+        return None
+
+    async def find_shared(self, wish: Wish) -> bytes | None:
+        """Likewise, from where several gateways have theirs."""
+        if self._shared is None:
+            return None
+        for found in await self._shared.find(wish.digest, (wish.mode, *_OTHERS[wish.mode])):
+            if (body := found.in_mode(wish.mode)) is not None:
                 return body
         return None
 
@@ -111,6 +134,8 @@ class AnswerCache:
             return
         if key in self._kept:
             self._drop(key)
+        if self._shared is not None:
+            self._shared.keep(key[0], found, self.config.ttl_seconds)
         self._kept[key] = (self._clock.now() + self.config.ttl_seconds, found)
         self.bytes += found.size
         self._shrink()

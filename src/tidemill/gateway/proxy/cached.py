@@ -39,6 +39,9 @@ class Cached:
         out = Outlet(send, form_of(self._wish.path), stall_seconds=self._call.stall_seconds)
         kept = None if self._wish.fresh else self._cache.find(self._wish)
         recording = None if self._wish.fresh or kept is not None else self._cache.coming(self._wish)
+        if kept is None and recording is None and not self._wish.fresh:
+            kept = await self._cache.find_shared(self._wish)
+            recording = self._cache.coming(self._wish) if kept is None else None  # somebody may have begun meanwhile
         outcome = "hit" if kept is not None else "miss" if recording is None else "joined"
         self._call.recorder.add(CACHE, outcome=outcome)
         if kept is not None:

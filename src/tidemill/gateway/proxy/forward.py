@@ -268,8 +268,9 @@ class Forward:
             while True:
                 if passed := passed if self._rest is None else self._rest.join(passed):
                     await out.body(passed)
+                out.whole = watch.complete
                 if watch.error is not None:
-                    return f"the replica sent an error: {watch.error}"
+                    return "" if watch.complete else f"the replica sent an error: {watch.error}"
                 async with asyncio.timeout(self._config.timeouts.silence_seconds):
                     piece = await inflow.next()
                 if not piece:

@@ -17,10 +17,11 @@ from tidemill.core.events import Event
 from tidemill.serve.anthropic_errors import anthropic_error
 from tidemill.serve.sse import frame, named
 
-__all__ = ["Choice", "Chunk", "Form", "StreamWatch", "error_ending", "form_of"]
+__all__ = ["Choice", "Chunk", "Form", "StreamWatch", "error_ending", "form_of", "whole_ending"]
 
 Form = Literal["openai", "responses", "anthropic"]
 _DONE: Final = b"[DONE]"
+_MARKER: Final = b"data: [DONE]\n\n"
 _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 
 
@@ -66,8 +67,13 @@ def error_ending(error: TidemillError, form: Form) -> bytes:
     if form == "anthropic":
         return named("error", anthropic_error(error))
     if form == "responses":
-        return named("error", {"type": "error", **error.body()["error"]})
-    return frame(Event(payload=error.body()).raw) + b"data: [DONE]\n\n"
+        return named("error", {**error.body()["error"], "type": "error"})
+    return frame(Event(payload=error.body()).raw) + _MARKER
+
+
+def whole_ending(form: Form) -> bytes:
+    """The end marker, where the form has one behind the answer's own end."""
+    return _MARKER if form == "openai" else b""
 
 
 class StreamWatch:
@@ -128,7 +134,7 @@ class StreamWatch:
     @property
     def ending(self) -> bytes:
         """What the form wants at the end of a complete answer and the replica did not send."""
-        return b"" if self.done or self._form != "openai" else b"data: [DONE]\n\n"
+        return b"" if self.done else whole_ending(self._form)
 
     def _see(self, event: ServerEvent) -> None:
         if event.data == _DONE:
@@ -139,13 +145,13 @@ class StreamWatch:
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.visible = True  # nobody knows what a client makes of it
             return
-        _READERS[self._form](self, chunk)
-
-    def _openai(self, chunk: Chunk) -> None:
-        if chunk.error is not None or chunk.object == "error":
+        if chunk.error is not None or chunk.object == "error":  # in any form: engines mix them
             self.error = str(chunk.error)[:500]
             self.error_code = _code(chunk.error)
             return
+        _READERS[self._form](self, chunk)
+
+    def _openai(self, chunk: Chunk) -> None:
         if self._shown is not None:
             self._shown(chunk)
         if chunk.usage is not None:
@@ -173,7 +179,7 @@ class StreamWatch:
     def _anthropic(self, chunk: Chunk) -> None:
         match chunk.type:
             case "error":
-                self.error = str(chunk.error)[:500]
+                self.error = "error"
             case "content_block_delta":
                 self.visible = True
                 self.events_with_text += 1

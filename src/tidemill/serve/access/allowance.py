@@ -32,6 +32,20 @@ class Allowance:
         self._requests = _resized(self._requests, limits.requests_per_minute, self._clock)
         self.tokens = _resized(self.tokens, limits.tokens_per_minute, self._clock)
 
+    @property
+    def limits(self) -> Limits:
+        """Of now."""
+        return self._limits
+
+    @contextmanager
+    def counted(self) -> Iterator[Bill]:
+        """One request that is counted elsewhere, but for its tokens."""
+        bill = Bill(self)
+        try:
+            yield bill
+        finally:
+            bill.close()
+
     @contextmanager
     def request(self) -> Iterator[Bill]:
         """One request, from its headers to its end. Raises RateLimited, and then nothing has been counted."""

@@ -15,6 +15,8 @@ class Caller:
     """The holder of a key, or whoever reaches a server that asks for none."""
 
     allowance: Allowance
+    id: str = ""
+    """Of the key; no two have the same."""
     name: str = ""
     """For logs."""
     tenant: str = ""

@@ -96,6 +96,7 @@ class KeyRing:
             allowance.change(record.limits)
         return Caller(
             allowance=allowance,
+            id=f"key:{record.id}",
             name=record.name,
             tenant=f"tenant:{record.tenant}" if record.tenant else f"key:{record.id}",
             weight=record.weight,
@@ -105,4 +106,4 @@ class KeyRing:
 
 def _plain_caller(key: bytes, clock: Clock) -> Caller:
     digest = hashlib.sha256(key).hexdigest()  # keys stay in this process
-    return Caller(allowance=Allowance(NO_LIMITS, clock), name=f"api_keys:{digest[:8]}", tenant=digest)
+    return Caller(allowance=Allowance(NO_LIMITS, clock), id=digest, name=f"api_keys:{digest[:8]}", tenant=digest)

@@ -1,0 +1,1 @@
+"""What several gateways know together, in Redis: what keys have used, and answers."""
