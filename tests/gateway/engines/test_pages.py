@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +90,9 @@ def test_the_page_of_our_own_engine_is_read() -> None:
     assert (found.running, found.waiting) == (3, 2)
     assert found.kv_used is not None
     assert found.started is not None
+
+
+def test_a_recorded_page_of_llama_server_is_read() -> None:
+    """Idle after one answer, llama-server started with --metrics. It no longer tells how full its KV cache is."""
+    page = (Path(__file__).parent / "data" / "llama-server.metrics").read_text(encoding="utf-8")
+    assert ADAPTERS["llama.cpp"].gauges(page, 9.0) == Gauges(at=9.0, running=0, waiting=0)
