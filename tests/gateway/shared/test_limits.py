@@ -181,7 +181,7 @@ def test_redis_counts_as_a_gateway_by_itself_does(
     async def run() -> None:
         clock = Hand()
         config = RedisConfig(url=server_url[0], timeout_seconds=5)
-        shared = SharedLimits(open_store(config, SystemClock()), now=clock.time)
+        shared = SharedLimits(open_store(config, SystemClock()), now=clock.time, lease_seconds=10**6)
         limits = {"requests_per_minute": per_minute, "concurrent_requests": at_once}
         name = f"key:{next(_NAMES)}"
         sides = [
