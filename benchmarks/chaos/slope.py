@@ -9,8 +9,8 @@ __all__ = ["slope"]
 
 
 def slope(memory: Sequence[tuple[int, int]]) -> dict[str, float] | None:
-    """Bytes per request over the last half of (requests, bytes), when what is kept by design is full: least squares, and
-    the standard error, of the means of ten stretches, as readings near each other are alike. None: too few."""
+    """Bytes per request over the last half of (requests, bytes), when what is kept by design is full: least squares,
+    and the standard error, of the means of ten stretches, as readings near each other are alike. None: too few."""
     kept = memory[len(memory) // 2 :]
     if len(kept) < 20:
         return None

@@ -8,10 +8,14 @@ from collections import Counter
 
 import httpx
 import pytest
+from starlette.types import Message
 
 from tests.gateway.conftest import CHAT, Behind, Gateway
 from tidemill.bench.scripted.script import ScriptedAnswer, Step
 from tidemill.bench.scripted.server import ScriptedServer
+from tidemill.core.errors import DeadlineExceeded
+from tidemill.gateway.proxy.outlet import Outlet
+from tidemill.gateway.proxy.stream_watch import StreamWatch
 
 GOOD = ScriptedAnswer(steps=(Step(role=True), Step(tokens=1, times=3)))
 BEGUN = (Step(role=True), Step(tokens=1, times=3))
@@ -202,6 +206,28 @@ async def test_a_deadline_behind_a_whole_answer_is_no_error(behind: Behind) -> N
 
 async def test_an_error_behind_a_whole_answer_is_none(behind: Behind) -> None:
     assert_well_ended(await _late(behind, Step(error="out of memory")))
+
+
+async def test_a_deadline_while_the_end_is_being_sent_is_no_error_and_no_second_end() -> None:
+    """The caller takes nothing any more when the last of an answer comes."""
+    sent: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+        if b"[DONE]" in sent[-1] and len(sent) == 2:
+            await asyncio.sleep(30)
+
+    out = Outlet(send, "openai", stall_seconds=60)
+    await out.start(200, [], streaming=True)
+    watch = StreamWatch("openai")
+    passed = watch.feed(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n')
+    out.ending = watch.ending
+    sending = asyncio.create_task(out.body(passed))
+    await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    await out.cut(DeadlineExceeded("the request's time is over"))
+    assert b"".join(sent) == passed
 
 
 async def _late(behind: Behind, step: Step) -> str:

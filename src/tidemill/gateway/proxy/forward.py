@@ -266,9 +266,10 @@ class Forward:
         passed = held
         try:
             while True:
+                if watch.complete:  # before it is sent: whatever ends the request meanwhile must not say otherwise
+                    out.ending = watch.ending
                 if passed := passed if self._rest is None else self._rest.join(passed):
                     await out.body(passed)
-                out.whole = watch.complete
                 if watch.error is not None:
                     return "" if watch.complete else f"the replica sent an error: {watch.error}"
                 async with asyncio.timeout(self._config.timeouts.silence_seconds):

@@ -10,7 +10,7 @@ from starlette.types import Receive, Send
 
 from tidemill.core.errors import DeadlineExceeded, Draining, TidemillError
 from tidemill.gateway.proxy.call import Call
-from tidemill.gateway.proxy.stream_watch import Form, error_ending, whole_ending
+from tidemill.gateway.proxy.stream_watch import Form, error_ending
 from tidemill.serve.answer import CallerGone
 
 __all__ = ["Outlet", "attended"]
@@ -28,8 +28,8 @@ class Outlet:
         self.streaming = False
         self.finished = False
         """The last byte has been sent."""
-        self.whole = False
-        """All of an answer has been shown, but perhaps for its end marker."""
+        self.ending: bytes | None = None
+        """What is left to send of an answer that is whole; None: it is not."""
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]], *, streaming: bool = False) -> None:
         """Send status and headers."""
@@ -51,7 +51,7 @@ class Outlet:
         if not self.started:
             raise error
         if self.streaming and not self.finished:
-            await self.body(whole_ending(self._form) if self.whole else error_ending(error, self._form), more=False)
+            await self.body(error_ending(error, self._form) if self.ending is None else self.ending, more=False)
 
 
 async def attended(answer: Coroutine[Any, Any, None], out: Outlet, receive: Receive, call: Call) -> None:

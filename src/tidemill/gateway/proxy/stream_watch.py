@@ -17,7 +17,7 @@ from tidemill.core.events import Event
 from tidemill.serve.anthropic_errors import anthropic_error
 from tidemill.serve.sse import frame, named
 
-__all__ = ["Choice", "Chunk", "Form", "StreamWatch", "error_ending", "form_of", "whole_ending"]
+__all__ = ["Choice", "Chunk", "Form", "StreamWatch", "error_ending", "form_of"]
 
 Form = Literal["openai", "responses", "anthropic"]
 _DONE: Final = b"[DONE]"
@@ -69,11 +69,6 @@ def error_ending(error: TidemillError, form: Form) -> bytes:
     if form == "responses":
         return named("error", {**error.body()["error"], "type": "error"})
     return frame(Event(payload=error.body()).raw) + _MARKER
-
-
-def whole_ending(form: Form) -> bytes:
-    """The end marker, where the form has one behind the answer's own end."""
-    return _MARKER if form == "openai" else b""
 
 
 class StreamWatch:
@@ -134,7 +129,7 @@ class StreamWatch:
     @property
     def ending(self) -> bytes:
         """What the form wants at the end of a complete answer and the replica did not send."""
-        return b"" if self.done else whole_ending(self._form)
+        return b"" if self.done or self._form != "openai" else _MARKER
 
     def _see(self, event: ServerEvent) -> None:
         if event.data == _DONE:
