@@ -1,7 +1,7 @@
 """Pictures of what people see, for the docs: the terminal as SVG, the page as PNG, of the default model at work.
 
     python scripts/draw_screens.py                  all of them, into docs/
-    python scripts/draw_screens.py top chat         some: top, chat, page
+    python scripts/draw_screens.py top chat         some: top, chat, page, gateway
 
 Needs Chromium for the page and `pip install pyte pillow`. The pictures are of a real server, so that no two
 are alike; look at them before they are committed.
@@ -42,6 +42,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from serve_bench import TIDEMILL, default_model, default_server  # noqa: E402 (scripts beside each other)
 
 from tests.support.browser import Tab, browsing  # noqa: E402
+from tests.support.gateway_process import gateway_process  # noqa: E402
 
 DOCS: Final = ROOT / "docs"
 NAME: Final = "SmolLM2-135M-Instruct"
@@ -177,11 +178,38 @@ async def draw_page(base: str) -> None:
             await _ask(tab, STORY)
             await asyncio.sleep(4)
             for name, scheme in (("page.png", "light"), ("page-dark.png", "dark")):
-                await tab.scheme(scheme)
-                await asyncio.sleep(0.3)
-                await tab.picture(DOCS / name)
-                with Image.open(DOCS / name) as picture:
-                    picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(DOCS / name, optimize=True)
+                await _shoot(tab, name, scheme)
+
+
+async def draw_gateway() -> None:
+    """The gateway's page, before two engines that it has started."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "gateway.json"
+        serve = {"name": NAME, "threads": 1, "max_model_len": 2048, "kv_memory": 128 * 2**20, "max_running": 4}
+        group = {"name": "smol", "model": default_model(), "serve": serve, "replicas": {"min": 2, "max": 3}}
+        settings = {
+            "server": {"port": 0},
+            "engines": [group],
+            "replicas": [{"name": "elsewhere", "url": "http://127.0.0.1:9/v1", "engine": "vllm", "models": [NAME]}],
+            "cache": {"megabytes": 16},
+        }
+        file.write_text(json.dumps(settings))
+        async with gateway_process(file) as (_, url):
+            with visitors(f"{url}/v1"):
+                async with browsing(Path(folder)) as tab:
+                    await tab.resize(1380, 760)
+                    await tab.go(f"{url}/")
+                    await asyncio.sleep(20)
+                    await _shoot(tab, "gateway-page.png", "light")
+                    await _shoot(tab, "gateway-page-dark.png", "dark")
+
+
+async def _shoot(tab: Tab, name: str, scheme: str) -> None:
+    await tab.scheme(scheme)
+    await asyncio.sleep(0.3)
+    await tab.picture(DOCS / name)
+    with Image.open(DOCS / name) as picture:
+        picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(DOCS / name, optimize=True)
 
 
 async def _ask(tab: Tab, question: str) -> None:
@@ -193,10 +221,12 @@ async def _ask(tab: Tab, question: str) -> None:
 def main() -> None:
     """Draw what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", nargs="*", help="top, chat, page")
-    which = parser.parse_args().which or ["top", "chat", "page"]
+    parser.add_argument("which", nargs="*", help="top, chat, page, gateway")
+    which = parser.parse_args().which or ["top", "chat", "page", "gateway"]
     if "chat" in which:
         draw_chat()
+    if "gateway" in which:
+        asyncio.run(draw_gateway())
     if {"top", "page"} & set(which):
         with default_server(f"--name {NAME} --kv-memory 128MiB --max-model-len 2048") as base:
             if "top" in which:

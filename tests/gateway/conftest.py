@@ -22,6 +22,7 @@ from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.gateway.server import gateway_server
 from tidemill.serve.drain import Drain
 from tidemill.serve.listener import bind
+from tidemill.serve.tracing import Tracing
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "Why does the tide come twice a day?"}]}
 
@@ -88,6 +89,7 @@ async def before(
     *,
     kinds: Sequence[str] = (),
     discovered: bool = False,
+    tracing: Tracing | None = None,
     supervised: Callable[[GatewayConfig], Supervisor] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
@@ -106,7 +108,7 @@ async def before(
             supervisor=None if supervised is None else supervised(config),
             discovery=Discovery(config) if discovered else None,
         )
-        server = gateway_server(fleet)
+        server = gateway_server(fleet, tracing)
         listener = bind(ServerConfig(port=0))
         port = listener.getsockname()[1]
         running = asyncio.create_task(server.serve(sockets=[listener]))

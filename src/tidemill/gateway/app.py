@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -27,13 +27,12 @@ from tidemill.gateway.metrics import (
     FleetCollector,
     StoreCollector,
 )
+from tidemill.gateway.overview import overview, replicas_shown
 from tidemill.gateway.proxy.asked import read_asked
 from tidemill.gateway.proxy.cached import CACHE_HEADER, Cached
 from tidemill.gateway.proxy.call import Call
 from tidemill.gateway.proxy.forward import ADDED_HEADER, REPLICA_HEADER, Forward
 from tidemill.gateway.routing.speed import Speed
-from tidemill.gateway.shared.store import Store
-from tidemill.gateway.upstream import Upstream
 from tidemill.serve.access.key_ring import KeyRing
 from tidemill.serve.app import not_routed
 from tidemill.serve.body import read_body
@@ -43,8 +42,10 @@ from tidemill.serve.door import Door
 from tidemill.serve.drain import Drain
 from tidemill.serve.metrics import PrometheusMetrics
 from tidemill.serve.origin import refuse_foreign_page
+from tidemill.serve.page import Page, wants_html
 from tidemill.serve.query import query_seconds
 from tidemill.serve.refusal import refusal
+from tidemill.serve.tracing import Tracing
 
 __all__ = ["ENDPOINTS", "FORWARDED", "make_gateway_app"]
 
@@ -59,7 +60,7 @@ FORWARDED: Final = (
 """Routes that go on to a replica."""
 _EXPOSED: Final = tuple(name.decode() for name in (REPLICA_HEADER, ADDED_HEADER, CACHE_HEADER))
 ENDPOINTS: Final = {
-    "/": "this list",
+    "/": "this list; for browsers a page that shows the gateway at work",
     **dict.fromkeys(FORWARDED, "goes on to a replica"),
     "/v1/models": "models of all replicas",
     "/health": "200 while the process answers",
@@ -67,6 +68,7 @@ ENDPOINTS: Final = {
     "/metrics": "metrics for Prometheus",
     "/admin/replicas": "the replicas as they are seen, as JSON",
     "/admin/decisions/{id}": "why a request went where it went, by its X-Request-Id",
+    "/admin/overview": "all that the page shows, as JSON",
     "/admin/engines": "the engines that the gateway starts itself, as JSON",
     "/admin/engines/restart": "exchanges them one by one; engine=NAME: those of one group",
     "/admin/reload": "reads the settings again",
@@ -81,9 +83,11 @@ def make_gateway_app(
     drain: Drain,
     stop: Callable[[float | None], float] | None = None,
     metrics: PrometheusMetrics | None = None,
+    tracing: Tracing | None = None,
     wall_time: Callable[[], float] = time.time,
 ) -> Starlette:
-    """The ASGI application. ``stop`` drains and ends the server within seconds, and says within how many."""
+    """The ASGI application. ``stop`` drains and ends the server within seconds, and says within how many; ``tracing``
+    follows requests."""
     metrics = metrics or PrometheusMetrics(GATEWAY_METRICS)
     metrics.also(FleetCollector(fleet.upstreams, fleet.cache))
     if fleet.supervisor is not None:
@@ -103,6 +107,7 @@ def make_gateway_app(
         clock=clock,
         endpoints=tuple(ENDPOINTS),
         admission=fleet.limits,
+        tracing=tracing,
     )
     app = Starlette(
         routes=routes.table(),
@@ -131,6 +136,7 @@ class _Routes:
         self._metrics = metrics
         self._wall_time = wall_time
         self._created = int(wall_time())
+        self._dashboard = Page("tidemill.gateway", "dashboard")
 
     def table(self) -> list[Route]:
         return [
@@ -142,6 +148,7 @@ class _Routes:
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/admin/replicas", self.replicas),
+            Route("/admin/overview", self.overview),
             Route("/admin/engines", self.engines),
             Route("/admin/engines/restart", self.restart, methods=["POST"]),
             Route("/admin/decisions/{id}", self.decision),
@@ -177,6 +184,7 @@ class _Routes:
             deadline=deadline,
             stall_seconds=live.slow_reader_seconds,
             decision=decision,
+            trace=state.trace,
             drain=self._drain,
             recorder=self._metrics,
             clock=self._clock,
@@ -207,8 +215,10 @@ class _Routes:
         return sum(found) / len(found) if found else Speed().output_tokens
 
     async def index(self, request: Request) -> Response:
-        del request
-        return JSONResponse({"name": "tidemill gateway", "version": __version__, "routes": ENDPOINTS})
+        if wants_html(request.headers.get("accept", "")):
+            return self._dashboard.response()
+        listed = {"name": "tidemill gateway", "version": __version__, "routes": ENDPOINTS}
+        return JSONResponse(listed, headers={"vary": "Accept"})
 
     async def health(self, request: Request) -> Response:
         del request
@@ -245,13 +255,11 @@ class _Routes:
 
     async def replicas(self, request: Request) -> Response:
         request.state.caller.require_admin("looking at replicas")
-        discovery = self._fleet.discovery
-        shown = {
-            "replicas": [_shown(one) for one in self._fleet.upstreams],
-            "redis": _redis(self._fleet.store),
-            "discovery": [] if discovery is None else discovery.shown(),
-        }
-        return JSONResponse(shown, headers={"cache-control": "no-store"})
+        return JSONResponse(replicas_shown(self._fleet), headers={"cache-control": "no-store"})
+
+    async def overview(self, request: Request) -> Response:
+        request.state.caller.require_admin("looking at the gateway")
+        return JSONResponse(overview(self._fleet, self._metrics), headers={"cache-control": "no-store"})
 
     async def engines(self, request: Request) -> Response:
         request.state.caller.require_admin("looking at engines")
@@ -298,29 +306,3 @@ class _Routes:
             raise NotFound("this gateway cannot be stopped from outside")
         within = self._stop(seconds)
         return JSONResponse({"status": "draining", "active": self._drain.active, "seconds": within}, status_code=202)
-
-
-def _redis(store: Store | None) -> dict[str, Any] | None:
-    return None if store is None else {"problem": store.problem or None, "failures": store.failures}
-
-
-def _shown(upstream: Upstream) -> dict[str, Any]:
-    replica = upstream.replica
-    pace = replica.pace
-    return {
-        "name": upstream.name,
-        "url": upstream.own.url,
-        "engine": upstream.own.engine,
-        "labels": dict(upstream.own.labels),
-        "models": list(upstream.models),
-        "healthy": upstream.healthy,
-        "problem": upstream.problem or None,
-        "draining": upstream.draining,
-        "in_flight": replica.in_flight,
-        "waiting": replica.waiting,
-        "queue_seconds": round(replica.queue_seconds(pace), 3),
-        "known_blocks": len(replica.held),
-        "pace": {**asdict(pace), "measured": replica.speed.known},
-        "gauges": None if replica.gauges is None else asdict(replica.gauges),
-        "breakers": {model: str(breaker.state) for model, breaker in upstream.breakers.items()},
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 __all__ = ["Decision", "Decisions"]
@@ -54,6 +55,10 @@ class Decisions:
         self._most = most
         while len(self._kept) > most:
             self._kept.popitem(last=False)
+
+    def latest(self, count: int) -> list[Decision]:
+        """The last of them, the newest first."""
+        return list(islice(reversed(self._kept.values()), count))
 
     def find(self, request_id: str) -> Decision | None:
         """One of them."""

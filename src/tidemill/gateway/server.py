@@ -14,15 +14,18 @@ from tidemill.gateway.own.supervisor import Supervisor
 from tidemill.serve.listener import bind, check_config
 from tidemill.serve.logs import set_log_level
 from tidemill.serve.server import DrainingServer
+from tidemill.serve.tracing import Tracing, open_tracing
 
 __all__ = ["gateway_server", "run_gateway"]
 
 
-def gateway_server(fleet: Fleet) -> DrainingServer:
-    """The server of a fleet, which starts and ends with it."""
+def gateway_server(fleet: Fleet, tracing: Tracing | None = None) -> DrainingServer:
+    """The server of a fleet, which starts and ends with it; ``tracing`` follows requests."""
     return DrainingServer(
         fleet.live.now,
-        make=lambda server: make_gateway_app(fleet, clock=fleet.clock, drain=server.drain, stop=server.stop_within),
+        make=lambda server: make_gateway_app(
+            fleet, clock=fleet.clock, drain=server.drain, stop=server.stop_within, tracing=tracing
+        ),
         lifetime=fleet,
         reload=fleet.reload if fleet.can_reload else None,
         now=lambda: fleet.live.now,
@@ -40,7 +43,8 @@ def run_gateway(path: Path, *, say: Callable[[str], None]) -> int:
     )
     fleet.live.follow(set_log_level)
     listener = bind(door)
-    server = gateway_server(fleet)
+    tracing = open_tracing(door)
+    server = gateway_server(fleet, tracing)
     port = listener.getsockname()[1]
 
     def started() -> None:
@@ -57,4 +61,6 @@ def run_gateway(path: Path, *, say: Callable[[str], None]) -> int:
         server.run(sockets=[listener])
     finally:
         listener.close()
+        if tracing is not None:
+            tracing.close()
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
@@ -87,6 +87,11 @@ class PrometheusMetrics:
             "count": int(values["_count"][0]),
             "sum": values["_sum"][0],
         }
+
+    def totals(self, spec: MetricSpec) -> list[tuple[Mapping[str, str], float]]:
+        """(labels, value) of a counter, for each set of labels that there was."""
+        (family,) = self._families[spec.name].collect()
+        return [(sample.labels, sample.value) for sample in family.samples]
 
     def page(self) -> bytes:
         """Every metric in Prometheus' text format."""

@@ -19,10 +19,11 @@ __all__ = ["Page", "wants_html"]
 class Page:
     """The page's bytes and headers. Reads the files as it is made."""
 
-    def __init__(self) -> None:
-        folder = files("tidemill.serve") / "playground"
-        style = (folder / "playground.css").read_text("utf-8")
-        script = (folder / "playground.js").read_text("utf-8")
+    def __init__(self, package: str = "tidemill.serve", name: str = "playground") -> None:
+        """``name``: of a folder in the package, and of the style and the script in it."""
+        folder = files(package) / name
+        style = (folder / f"{name}.css").read_text("utf-8")
+        script = (folder / f"{name}.js").read_text("utf-8")
         html = (folder / "index.html").read_text("utf-8")
         self._body = html.replace("/*STYLE*/", style).replace("/*SCRIPT*/", script).encode()
         self._headers = {

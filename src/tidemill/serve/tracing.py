@@ -40,6 +40,7 @@ class RequestSpan:
         self._now = now
         self._context = trace.set_span_in_context(span)
         self._status = trace.Status(trace.StatusCode.ERROR)
+        self._client = trace.SpanKind.CLIENT
 
     @property
     def header(self) -> str:
@@ -57,6 +58,24 @@ class RequestSpan:
         """See Trace."""
         span = self._tracer.start_span(name, context=self._context, start_time=self._nanoseconds(begin))
         span.end(self._nanoseconds(max(begin, end)))
+
+    def call(self, name: str, attributes: Mapping[str, TraceValue]) -> RequestSpan:
+        """A span of a request that we make for this one; its ``header`` goes with that request."""
+        span = self._tracer.start_span(
+            name,
+            context=self._context,
+            kind=self._client,
+            start_time=self._nanoseconds(self._now()),
+            attributes=dict(attributes),
+        )
+        return RequestSpan(self._tracer, span, self._nanoseconds, self._now)
+
+    def close(self, problem: str) -> None:
+        """The end of a call; ``problem``: why nothing came of it, or nothing."""
+        if problem:
+            self._span.set_attribute("error.type", problem[:200])
+            self._span.set_status(self._status)
+        self._span.end(self._nanoseconds(self._now()))
 
     def end(self, status: int) -> None:
         """The answer has gone out, with this status (499: the caller hung up)."""

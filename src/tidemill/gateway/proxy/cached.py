@@ -44,6 +44,8 @@ class Cached:
             recording = self._cache.coming(self._wish) if kept is None else None  # somebody may have begun meanwhile
         outcome = "hit" if kept is not None else "miss" if recording is None else "joined"
         self._call.recorder.add(CACHE, outcome=outcome)
+        if self._call.trace is not None:
+            self._call.trace.tell(None, {"tidemill.cache": outcome})
         if kept is not None:
             await self._attended(self._replay(kept, out), out, receive)
             return

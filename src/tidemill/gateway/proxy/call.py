@@ -10,6 +10,7 @@ from tidemill.core.metrics import Recorder
 from tidemill.gateway.decisions import Decision
 from tidemill.serve.deadline import Deadline
 from tidemill.serve.drain import Drain
+from tidemill.serve.tracing import RequestSpan
 
 __all__ = ["Call"]
 
@@ -28,6 +29,8 @@ class Call:
     stall_seconds: float
     """A caller who takes nothing for so long is gone."""
     decision: Decision
+    trace: RequestSpan | None
+    """None: nobody follows requests."""
     drain: Drain
     recorder: Recorder
     clock: Clock

@@ -20,6 +20,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from tidemill.core.errors import TidemillError, Unavailable
+from tidemill.core.trace import TraceValue
 from tidemill.gateway.config import GatewayConfig
 from tidemill.gateway.metrics import ADDED_SECONDS, ATTEMPTS, BROKEN, FIRST_TOKEN_SECONDS, REFUSED
 from tidemill.gateway.protection.breaker import Permit
@@ -35,6 +36,8 @@ from tidemill.gateway.routing.flight import Flight
 from tidemill.gateway.routing.work import Work
 from tidemill.gateway.upstream import Upstream
 from tidemill.serve.deadline import HEADER as DEADLINE_HEADER
+from tidemill.serve.tracing import HEADER as TRACE_HEADER
+from tidemill.serve.tracing import RequestSpan
 
 __all__ = ["ADDED_HEADER", "REPLICA_HEADER", "Forward"]
 
@@ -183,9 +186,10 @@ class Forward:
     async def _attempt(self, upstream: Upstream, permit: Permit, flight: Flight, out: Outlet) -> _Failed | None:
         """None: an answer has been given, whole or with its end said."""
         inflow = Inflow()
+        span = self._span(upstream)
         sent = self._call.clock.now()
         self._own_seconds += sent - self._began
-        inflow.start(upstream.client, self._request(upstream))
+        inflow.start(upstream.client, self._request(upstream, span))
         failed: _Failed | None = _Failed("cancelled")
         try:
             failed = await self._answer(upstream, permit, flight, inflow, out)
@@ -199,6 +203,8 @@ class Forward:
             outcome = "answered" if failed is None else "cancelled" if failed.why == "cancelled" else "failed"
             self._call.recorder.add(ATTEMPTS, replica=upstream.name, outcome=outcome)
             await inflow.close()
+            if span is not None:
+                span.close("" if failed is None else failed.why)
             self._began = self._call.clock.now()  # of the next attempt's own time
         return failed
 
@@ -332,8 +338,18 @@ class Forward:
 
     # --- to the replica
 
-    def _request(self, upstream: Upstream) -> bytes:
+    def _span(self, upstream: Upstream) -> RequestSpan | None:
+        if self._call.trace is None:
+            return None
+        said: dict[str, TraceValue] = {"server.address": upstream.own.url, "tidemill.replica": upstream.name}
+        if self._rest is not None:
+            said["tidemill.resumes_after_tokens"] = self._rest.tokens
+        return self._call.trace.call(f"attempt {upstream.name}", said)
+
+    def _request(self, upstream: Upstream, span: RequestSpan | None) -> bytes:
         headers = {**self._headers, **upstream.headers, "x-request-id": self._call.id}
+        if span is not None:
+            headers[TRACE_HEADER] = span.header
         left = self._call.deadline.left()
         if left is not None:
             headers[DEADLINE_HEADER] = f"{max(0.001, left):.3f}"
