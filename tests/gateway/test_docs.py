@@ -14,6 +14,7 @@ from tidemill.gateway.config import (
     CountConfig,
     DiscoveryConfig,
     GatewayConfig,
+    HedgeConfig,
     LimitsConfig,
     OwnEngineConfig,
     PinConfig,
@@ -35,7 +36,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
 
 _NAMED = (
     *(GatewayConfig, ReplicaConfig, CacheConfig, OwnEngineConfig),
-    *(LimitsConfig, DiscoveryConfig, PinConfig, RedisConfig),
+    *(LimitsConfig, DiscoveryConfig, PinConfig, RedisConfig, HedgeConfig),
 )
 _NUMBERS = (
     *(BreakerConfig, RetryConfig, ResumeConfig, TimeoutConfig, ProbeConfig),

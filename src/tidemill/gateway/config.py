@@ -224,6 +224,15 @@ class RetryConfig(_Section):
     """Retries that there may be besides."""
 
 
+class HedgeConfig(_Section):
+    """Asking a second replica where the first has shown nothing for long; whoever shows something first has it."""
+
+    after_seconds: Annotated[float, Field(ge=0, le=3600)] | None = None
+    """After so long; none: never."""
+    share: Share = 0.05
+    """Of the requests, at the most, over time."""
+
+
 class ResumeConfig(_Section):
     """Going on with an answer whose replica broke after some of it was shown."""
 
@@ -303,6 +312,7 @@ class GatewayConfig(_Section):
     """What several gateways share; without it each is by itself."""
     breaker: BreakerConfig = BreakerConfig()
     retries: RetryConfig = RetryConfig()
+    hedge: HedgeConfig = HedgeConfig()
     resume: ResumeConfig = ResumeConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     probes: ProbeConfig = ProbeConfig()
@@ -360,6 +370,7 @@ def _owner(place: tuple[int | str, ...]) -> type[BaseModel]:
         "limits": LimitsConfig,
         "breaker": BreakerConfig,
         "retries": RetryConfig,
+        "hedge": HedgeConfig,
         "resume": ResumeConfig,
         "timeouts": TimeoutConfig,
         "probes": ProbeConfig,

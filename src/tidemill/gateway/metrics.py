@@ -26,6 +26,7 @@ __all__ = [
     "ENGINE_METRICS",
     "FIRST_TOKEN_SECONDS",
     "GATEWAY_METRICS",
+    "HEDGES",
     "REFUSED",
     "STORE_METRICS",
     "DiscoveryCollector",
@@ -67,6 +68,12 @@ BROKEN: Final = MetricSpec(
     help="Answers that broke after some of them was shown: resumed on another replica, or ended with an error",
     labels=("outcome",),
 )
+HEDGES: Final = MetricSpec(
+    name="tidemill_gateway_hedges_total",
+    kind=MetricKind.COUNTER,
+    help="Requests of which a second replica was asked: won by the second, or lost to the first",
+    labels=("outcome",),
+)
 CACHE: Final = MetricSpec(
     name="tidemill_gateway_cache_requests_total",
     kind=MetricKind.COUNTER,
@@ -81,6 +88,7 @@ GATEWAY_METRICS: Final = (
     ATTEMPTS,
     REFUSED,
     BROKEN,
+    HEDGES,
     CACHE,
 )
 _STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}

@@ -41,6 +41,12 @@ class Router:
         self._pins = Pins([Pin(**pin.model_dump()) for pin in config.pins])
         retries = config.retries
         self.budget = RetryBudget(self._clock, share=retries.share, least_per_second=retries.least_per_second)
+        self.hedges = RetryBudget(self._clock, share=config.hedge.share, least_per_second=0.0, begins=0.0)
+
+    def request(self) -> None:
+        """A request has come: a little more may be tried again, and asked for twice."""
+        self.budget.request()
+        self.hedges.request()
 
     @property
     def models(self) -> Mapping[str, list[str]]:

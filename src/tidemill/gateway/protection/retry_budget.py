@@ -11,12 +11,21 @@ class RetryBudget:
     """Each request pays in ``share``, each retry takes out 1; ``least_per_second`` comes in besides, so that a gateway
     with few requests can retry at all. It holds ``most`` at most."""
 
-    def __init__(self, clock: Clock, *, share: float = 0.2, least_per_second: float = 1.0, most: float = 10.0) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        share: float = 0.2,
+        least_per_second: float = 1.0,
+        most: float = 10.0,
+        begins: float | None = None,
+    ) -> None:
+        """``begins``: what there is at first; None: ``most``."""
         self._clock = clock
         self._share = share
         self._rate = least_per_second
         self._most = most
-        self._level = most
+        self._level = most if begins is None else begins
         self._at = clock.now()
 
     def request(self) -> None:

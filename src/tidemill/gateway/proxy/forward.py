@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,17 +23,17 @@ from starlette.types import Receive, Scope, Send
 from tidemill.core.errors import TidemillError, Unavailable
 from tidemill.core.trace import TraceValue
 from tidemill.gateway.config import GatewayConfig
-from tidemill.gateway.metrics import ADDED_SECONDS, ATTEMPTS, BROKEN, FIRST_TOKEN_SECONDS, REFUSED
-from tidemill.gateway.protection.breaker import Permit
+from tidemill.gateway.metrics import ADDED_SECONDS, BROKEN, FIRST_TOKEN_SECONDS, HEDGES, REFUSED
 from tidemill.gateway.proxy.asked import Asked
+from tidemill.gateway.proxy.attempt import Arrived, Attempt, arrive
 from tidemill.gateway.proxy.call import Call
 from tidemill.gateway.proxy.continuation import CannotContinue, Continuation, unfit
+from tidemill.gateway.proxy.hedge import race
 from tidemill.gateway.proxy.inflow import Inflow
 from tidemill.gateway.proxy.outlet import Outlet, attended
 from tidemill.gateway.proxy.shown import Shown
 from tidemill.gateway.proxy.stream_watch import StreamWatch, error_ending, form_of
 from tidemill.gateway.router import Router
-from tidemill.gateway.routing.flight import Flight
 from tidemill.gateway.routing.work import Work
 from tidemill.gateway.upstream import Upstream
 from tidemill.serve.deadline import HEADER as DEADLINE_HEADER
@@ -52,12 +53,6 @@ _HOP: Final = frozenset(
     )
 )
 """Headers that are of one hop, or the gateway's own to say, or the caller's secret."""
-_MOST_BODY: Final = 64 * 2**20
-"""Bytes of an answer that is not a stream."""
-_MOST_HELD: Final = 2**20
-"""Bytes of a stream that are held back while nothing in them is known to be visible."""
-_NEUTRAL: Final = frozenset({501, 504})
-"""Statuses of 500 and more that say nothing against a replica: what it does not have, and the caller's own deadline."""
 _CALLERS: Final = frozenset(
     {"deadline_exceeded", "request_timeout", "invalid_request_error", "context_length_exceeded"}
 )
@@ -102,6 +97,7 @@ class Forward:
         self._rest: Continuation | None = None
         """Of an answer that has broken: what is still to come."""
         self._resumed = 0
+        self._tried: list[str] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -110,41 +106,24 @@ class Forward:
 
     async def _run(self, out: Outlet) -> None:
         """Attempts, until an answer is whole or nobody is left to ask."""
-        self._router.budget.request()
-        tried: list[str] = []
+        self._router.request()
         failed: _Failed | None = None
-        while len(tried) < self._config.retries.attempts:
-            if tried and not self._router.budget.retry():
+        while len(self._tried) < self._config.retries.attempts:
+            if self._tried and not self._router.budget.retry():
                 self._call.recorder.add(REFUSED)
                 break
             try:
-                upstream, choice, barred = self._router.choose(
-                    self._work, tried=tried, unfit=self._unfit(), priority=self._asked.urgency
-                )
+                attempt = self._begin()
             except TidemillError as error:
                 if failed is None:
                     self._call.decision.outcome = error.message
                     raise
                 break
-            permit = upstream.breaker(self._work.model).enter()
-            assert permit is not None, "the router has looked"
-            record: dict[str, object] = {
-                "replica": upstream.name,
-                "reason": choice.reason,
-                "scores": {one.replica: {"total": round(one.total, 6), **one.parts} for one in choice.scores},
-                "not": dict(barred),
-            }
-            if self._rest is not None:
-                record["resumes_after_tokens"] = self._rest.tokens
-            self._call.decision.attempts.append(record)
-            with permit, upstream.flight(self._work) as flight:
-                failed = await self._attempt(upstream, permit, flight, out)
-            record["outcome"] = "answered" if failed is None else failed.why
+            failed = await self._attempt(attempt, out)
             if failed is None:
                 if self._resumed:
                     self._call.recorder.add(BROKEN, outcome="resumed")
                 return
-            tried.append(upstream.name)
             if failed.shown:
                 self._rest = self._continuation(failed)
                 if self._rest is None:
@@ -156,7 +135,35 @@ class Forward:
         if out.started:
             await self._break_off(failed, out)
         else:
-            await self._give_up(failed, tried, out)
+            await self._give_up(failed, out)
+
+    def _begin(self) -> Attempt:
+        """Send the request to whoever has not had it. Raises what the router raises."""
+        upstream, choice, barred = self._router.choose(
+            self._work, tried=self._tried, unfit=self._unfit(), priority=self._asked.urgency
+        )
+        record: dict[str, object] = {
+            "replica": upstream.name,
+            "reason": choice.reason,
+            "scores": {one.replica: {"total": round(one.total, 6), **one.parts} for one in choice.scores},
+            "not": dict(barred),
+        }
+        if self._rest is not None:
+            record["resumes_after_tokens"] = self._rest.tokens
+        self._call.decision.attempts.append(record)
+        self._tried.append(upstream.name)
+        permit = upstream.breaker(self._work.model).enter()
+        assert permit is not None, "the router has looked"
+        scope = ExitStack()
+        scope.enter_context(permit)
+        flight = scope.enter_context(upstream.flight(self._work))
+        span = self._span(upstream)
+        attempt = Attempt(upstream=upstream, permit=permit, flight=flight, scope=scope, record=record, span=span)
+        sent = self._call.clock.now()
+        self._own_seconds += sent - self._began
+        self._began = sent
+        attempt.inflow.start(upstream.client, self._request(upstream, span))
+        return attempt
 
     def _unfit(self) -> dict[str, str]:
         """Who cannot go on with what was begun."""
@@ -183,28 +190,25 @@ class Forward:
         self._call.recorder.add(BROKEN, outcome="resumed")
         await out.body(rest.ended(), more=False)
 
-    async def _attempt(self, upstream: Upstream, permit: Permit, flight: Flight, out: Outlet) -> _Failed | None:
+    async def _attempt(self, attempt: Attempt, out: Outlet) -> _Failed | None:
         """None: an answer has been given, whole or with its end said."""
-        inflow = Inflow()
-        span = self._span(upstream)
-        sent = self._call.clock.now()
-        self._own_seconds += sent - self._began
-        inflow.start(upstream.client, self._request(upstream, span))
         failed: _Failed | None = _Failed("cancelled")
+        hedge = self._config.hedge.after_seconds
         try:
-            failed = await self._answer(upstream, permit, flight, inflow, out)
+            if hedge is None or out.started:
+                arrived = await self._arrive(attempt)
+            else:
+                attempt, found = await race(attempt, self._arrive, self._second, self._lost, after=hedge)
+                arrived = found.result()
+            failed = await self._answer(attempt, arrived, out)
         except TimeoutError:
-            self._judge(upstream, permit, well=False)
-            failed = _Failed(f"{upstream.name} had nothing to show within {self._patience:g} s")
+            self._judge(attempt, well=False)
+            failed = _Failed(f"{attempt.upstream.name} had nothing to show within {self._patience:g} s")
         except OSError as error:
-            self._judge(upstream, permit, well=False)
-            failed = _Failed(f"{upstream.name}: {str(error) or type(error).__name__}")
+            self._judge(attempt, well=False)
+            failed = _Failed(f"{attempt.upstream.name}: {str(error) or type(error).__name__}")
         finally:
-            outcome = "answered" if failed is None else "cancelled" if failed.why == "cancelled" else "failed"
-            self._call.recorder.add(ATTEMPTS, replica=upstream.name, outcome=outcome)
-            await inflow.close()
-            if span is not None:
-                span.close("" if failed is None else failed.why)
+            await attempt.end("answered" if failed is None else failed.why, self._call.recorder)
             self._began = self._call.clock.now()  # of the next attempt's own time
         return failed
 
@@ -212,59 +216,64 @@ class Forward:
     def _patience(self) -> float:
         return self._config.timeouts.first_token_seconds
 
-    async def _answer(
-        self, upstream: Upstream, permit: Permit, flight: Flight, inflow: Inflow, out: Outlet
-    ) -> _Failed | None:
-        """Wait for something to show, and show it. Raises TimeoutError and OSError while nothing has been shown."""
-        async with asyncio.timeout(self._patience):
-            await inflow.begun()
-            if inflow.status >= 400:
-                return await self._refused(upstream, permit, inflow, await inflow.whole(_MOST_BODY), out)
-            if not inflow.headers.get("content-type", "").lower().startswith("text/event-stream"):
-                body = await inflow.whole(_MOST_BODY)
-                watch = None
-            else:
-                watch, held, arrived = await self._visible(inflow, out)
+    async def _arrive(self, attempt: Attempt) -> Arrived:
+        shown = self._shown
+        if shown is not None and self._rest is None:
+            shown = Shown()  # what other attempts began with has not been shown
+        now = self._call.clock.now
+        return await arrive(attempt.inflow, self._form, shown, now=now, patience=self._patience)
+
+    def _second(self) -> Attempt | None:
+        """Somebody else for a request that waits, if there may be one."""
+        if len(self._tried) >= self._config.retries.attempts or not self._router.hedges.retry():
+            return None
+        try:
+            attempt = self._begin()
+        except TidemillError:
+            return None
+        attempt.record["hedge"] = True
+        return attempt
+
+    async def _lost(self, attempt: Attempt, what: Arrived | BaseException | None) -> None:
+        """One of two was not needed: it was slower, or it failed."""
+        failed = isinstance(what, OSError) or (isinstance(what, Arrived) and (what.refused or what.empty))
+        if failed:
+            self._judge(attempt, well=False)
+        self._call.recorder.add(HEDGES, outcome="lost" if attempt.record.get("hedge") else "won")
+        await attempt.end("failed while another was asked" if failed else "cancelled", self._call.recorder)
+
+    async def _answer(self, attempt: Attempt, arrived: Arrived, out: Outlet) -> _Failed | None:
+        """Show what has arrived, and the rest."""
+        name, flight, watch = attempt.upstream.name, attempt.flight, arrived.watch
+        if arrived.status >= 400:
+            return await self._refused(attempt, arrived, out)
         if watch is None:
             if out.started:
-                return _Failed(f"{upstream.name} gave no stream")
-            self._judge(upstream, permit, well=True)
+                return _Failed(f"{name} gave no stream")
+            self._judge(attempt, well=True)
             flight.first()
-            flight.done(*_usage(body))
-            await self._whole(upstream, inflow, body, out)
+            flight.done(*_usage(arrived.body))
+            await self._whole(attempt, arrived.body, out)
             return None
-        if not watch.visible and len(held) <= _MOST_HELD:
-            self._judge(upstream, permit, well=False)
-            said = f"began with an error: {watch.error}" if watch.error else "gave an empty answer"
-            return _Failed(f"{upstream.name} {said}")
+        if arrived.empty:
+            self._judge(attempt, well=False)
+            return _Failed(f"{name} {f'began with an error: {watch.error}' if watch.error else 'gave an empty answer'}")
+        self._shown = arrived.shown
         flight.first()
-        took = arrived - flight.at
-        self._call.recorder.observe(FIRST_TOKEN_SECONDS, took, replica=upstream.name)
-        self._own_seconds += self._call.clock.now() - arrived
+        took = arrived.at - flight.at
+        self._call.recorder.observe(FIRST_TOKEN_SECONDS, took, replica=name)
+        self._own_seconds += self._call.clock.now() - arrived.at
         if not out.started:
-            await out.start(inflow.status, [*_kept(inflow.headers), *self._own(upstream)], streaming=True)
-        problem = await self._pass_on(inflow, watch, held, out)
-        self._judge(upstream, permit, well=not problem and took <= self._config.breaker.slow_seconds)
+            headers = [*_kept(attempt.inflow.headers), *self._own(attempt.upstream)]
+            await out.start(arrived.status, headers, streaming=True)
+        problem = await self._pass_on(attempt.inflow, watch, arrived.held, out)
+        self._judge(attempt, well=not problem and took <= self._config.breaker.slow_seconds)
         if problem:
             return _Failed(problem, shown=True, final=watch.error_code in _CALLERS, body=watch.failure)
         self._call.decision.outcome = "answered"
         flight.done(watch.output_tokens, watch.cached_tokens)
         await out.body(watch.ending, more=False)
         return None
-
-    async def _visible(self, inflow: Inflow, out: Outlet) -> tuple[StreamWatch, bytes, float]:
-        """A stream up to the first thing that can be seen, what came until then, and when the last of it came."""
-        if self._shown is not None and not out.started:
-            self._shown = Shown()  # what an earlier attempt began with has not been shown
-        watch = StreamWatch(self._form, None if self._shown is None else self._shown.see)
-        held, arrived = b"", self._call.clock.now()
-        while not watch.visible and watch.error is None and len(held) <= _MOST_HELD:
-            piece = await inflow.next()
-            arrived = self._call.clock.now()
-            if not piece:
-                break
-            held += watch.feed(piece)
-        return watch, held, arrived
 
     async def _pass_on(self, inflow: Inflow, watch: StreamWatch, held: bytes, out: Outlet) -> str:
         """The rest of a stream that has begun to be shown, but for its end; why it broke, or nothing."""
@@ -300,41 +309,39 @@ class Forward:
             ending += b"data: [DONE]\n\n"
         await out.body(ending, more=False)
 
-    async def _refused(
-        self, upstream: Upstream, permit: Permit, inflow: Inflow, body: bytes, out: Outlet
-    ) -> _Failed | None:
+    async def _refused(self, attempt: Attempt, arrived: Arrived, out: Outlet) -> _Failed | None:
         """A status of 400 or more: the caller's fault goes to the caller, the replica's is tried elsewhere."""
-        status = inflow.status
-        if status in (429, 503) and (after := _seconds(inflow.headers.get("retry-after"))) is not None:
-            upstream.breaker(self._work.model).pause(min(after, 60.0))
+        status, headers = arrived.status, attempt.inflow.headers
+        breaker = attempt.upstream.breaker(self._work.model)
+        if status in (429, 503) and (after := _seconds(headers.get("retry-after"))) is not None:
+            breaker.pause(min(after, 60.0))
         elif status == 429:
-            upstream.breaker(self._work.model).pause(_PAUSE_SECONDS)
-        if status >= 500 and status not in _NEUTRAL:
-            self._judge(upstream, permit, well=False)
-        if status == 429 or (status >= 500 and status not in _NEUTRAL) or out.started:
-            return _Failed(f"{upstream.name} says {status}", status, inflow.headers, body)
+            breaker.pause(_PAUSE_SECONDS)
+        if arrived.refused and status != 429:
+            self._judge(attempt, well=False)
+        if arrived.refused or out.started:
+            return _Failed(f"{attempt.upstream.name} says {status}", status, headers, arrived.body)
         self._call.decision.outcome = f"{status}"
-        await self._whole(upstream, inflow, body, out)
+        await self._whole(attempt, arrived.body, out)
         return None
 
-    async def _give_up(self, failed: _Failed, tried: list[str], out: Outlet) -> None:
+    async def _give_up(self, failed: _Failed, out: Outlet) -> None:
         """The last failure is the answer: as the replica said it, or in our words where it said nothing."""
         self._call.decision.outcome = failed.why
         if not failed.status:
-            names = ", ".join(tried)
-            raise Unavailable(f"no replica answered (tried {names}): {failed.why}")
+            raise Unavailable(f"no replica answered (tried {', '.join(self._tried)}): {failed.why}")
         headers = [*_kept(failed.headers), (b"content-length", str(len(failed.body)).encode())]
         if "retry-after" not in failed.headers:
             headers.append((b"retry-after", b"1"))
         await out.start(failed.status, headers)
         await out.body(failed.body, more=False)
 
-    def _judge(self, upstream: Upstream, permit: Permit, *, well: bool) -> None:
+    def _judge(self, attempt: Attempt, *, well: bool) -> None:
         if well:
-            permit.success()
+            attempt.permit.success()
         else:
-            permit.failure()
-        self._router.outliers.saw(upstream.name, well=well)
+            attempt.permit.failure()
+        self._router.outliers.saw(attempt.upstream.name, well=well)
 
     # --- to the replica
 
@@ -358,11 +365,11 @@ class Forward:
 
     # --- to the caller
 
-    async def _whole(self, upstream: Upstream, inflow: Inflow, body: bytes, out: Outlet) -> None:
+    async def _whole(self, attempt: Attempt, body: bytes, out: Outlet) -> None:
         if self._call.decision.outcome == "under way":
             self._call.decision.outcome = "answered"
-        headers = [*_kept(inflow.headers), *self._own(upstream), (b"content-length", str(len(body)).encode())]
-        await out.start(inflow.status, headers)
+        kept, own = _kept(attempt.inflow.headers), self._own(attempt.upstream)
+        await out.start(attempt.inflow.status, [*kept, *own, (b"content-length", str(len(body)).encode())])
         await out.body(body, more=False)
 
     def _own(self, upstream: Upstream) -> list[tuple[bytes, bytes]]:
