@@ -217,3 +217,14 @@ async def test_ways_to_break(steps: tuple[Step, ...], resumed: bool, behind: Any
     assert len(found.errors) == (not resumed)
     assert found.markers == 1
     assert [len(server.seen) for server in gateway.servers] == [1, int(resumed)]
+
+
+async def test_the_cache_does_not_keep_what_two_replicas_made() -> None:
+    """The first answer breaks, the second does not: only the second is kept."""
+    cuts = [STREAM.index(b"Meer") - 30]
+    async with reciting("vllm", "tidemill", cuts=cuts, cache={"megabytes": 1}) as (gateway, _):
+        asked = {**CHAT, "temperature": 0}
+        answers = [await gateway.client.post("/v1/chat/completions", json=asked) for _ in range(3)]
+    usages = [read(answer.text).usages[0] for answer in answers]
+    assert ["resumed" in usage for usage in usages] == [True, False, False]
+    assert [answer.headers["x-tidemill-cache"] for answer in answers] == ["miss", "miss", "hit"]

@@ -54,7 +54,9 @@ class Reciter:
         ended = {"finish_reason": "stop" if most is None or len(words) < most else "length"}
         frames.append(_frame({**({"delta": {}} if chat else {"text": ""}), **ended}, self, chat))
         usage = {"prompt_tokens": 7 + len(self.words) - len(words), "completion_tokens": len(words[:most])}
-        frames.append(_data({"id": f"id-{self._port}", "choices": [], "usage": usage}))
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        whole = {"object": kind, "created": self._port, "model": "m", "choices": [], "usage": usage}
+        frames.append(_data({"id": f"id-{self._port}", **whole}))
         return b"".join(frames) + b"data: [DONE]\n\n"
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

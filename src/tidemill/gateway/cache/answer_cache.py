@@ -94,8 +94,14 @@ class AnswerCache:
         recording = self._coming.get((wish.digest, wish.mode))
         return None if recording is None or recording.cut or recording.over else recording
 
-    def record(self, wish: Wish, answer: Callable[[Scope, Receive, Send], Awaitable[None]]) -> Recording:
-        """Let an answer run, for whoever reads it; it is kept if it may be."""
+    def record(
+        self,
+        wish: Wish,
+        answer: Callable[[Scope, Receive, Send], Awaitable[None]],
+        *,
+        spoiled: Callable[[], bool] = lambda: False,
+    ) -> Recording:
+        """Let an answer run, for whoever reads it; it is kept if it may be, and is not ``spoiled`` at its end."""
         key, age = (wish.digest, wish.mode), self._age
 
         def left(recording: Recording) -> None:
@@ -104,7 +110,7 @@ class AnswerCache:
 
         def done(recording: Recording) -> None:
             left(recording)
-            if age == self._age and recording.error is None and not recording.cut:
+            if age == self._age and recording.error is None and not recording.cut and not spoiled():
                 self._keep(key, wish.path, recording)
 
         recording = Recording(int(self.config.entry_megabytes * _MEGABYTE), done=done, left=left)

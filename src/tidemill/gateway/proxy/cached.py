@@ -50,7 +50,7 @@ class Cached:
             await self._attended(self._replay(kept, out), out, receive)
             return
         joined = recording is not None
-        recording = recording or self._cache.record(self._wish, self._forward)
+        recording = recording or self._cache.record(self._wish, self._forward, spoiled=lambda: self._forward.resumed)
         if joined:
             self._call.decision.outcome = "joined another request for the same"
         with recording.reader() as reader:

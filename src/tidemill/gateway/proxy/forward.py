@@ -104,6 +104,11 @@ class Forward:
         out = Outlet(send, self._form, stall_seconds=self._call.stall_seconds)
         await attended(self._run(out), out, receive, self._call)
 
+    @property
+    def resumed(self) -> bool:
+        """More than one replica made the answer: asked again, one alone might give another."""
+        return self._resumed > 0
+
     async def _run(self, out: Outlet) -> None:
         """Attempts, until an answer is whole or nobody is left to ask."""
         self._router.request()
