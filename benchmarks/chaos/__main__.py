@@ -84,6 +84,7 @@ def _settings(replicas: list[Replica]) -> dict[str, Any]:
         "cache": {"megabytes": 4},
         "breaker": {"open_seconds": 0.5, "longest_open_seconds": 2},
         "retries": {"least_per_second": 50},
+        "hedge": {"after_seconds": 0.2, "share": 0.2},
         "timeouts": {"connect_seconds": 1, "first_token_seconds": 1, "silence_seconds": 1},
         "probes": {"interval_seconds": 0.5},
     }
