@@ -136,6 +136,20 @@ def test_a_slow_replica_is_known_by_measurement(fleet: Fleet) -> None:
     assert "r1" not in fleet.chosen(PredictedSeconds())
 
 
+def test_a_replica_that_was_slow_is_tried_again_after_a_rest(fleet: Fleet) -> None:
+    """One request finds out, and its measurement counts again."""
+    for place in range(4):
+        fleet.measured(place, slow=5.0 if place == 1 else 1.0)
+    assert fleet.chosen(PredictedSeconds())["r1"] == 0
+    fleet.clock.advance(31)
+    assert 20 < fleet.chosen(PredictedSeconds())["r1"] < 80, "as likely as the others"
+    for place, seconds in enumerate((0.1, 5.0, 0.1, 0.1)):
+        with fleet.replicas[place].flight(SMALL) as flight:
+            fleet.clock.advance(seconds)
+            flight.first()
+    assert fleet.chosen(PredictedSeconds())["r1"] == 0
+
+
 def test_small_differences_between_measurements_are_none(fleet: Fleet) -> None:
     for place, slow in enumerate((1.0, 1.1, 0.9, 1.2)):
         fleet.measured(place, slow)

@@ -36,7 +36,7 @@ class PredictedSeconds:
 
     def choose(self, work: Work, replicas: Sequence[Replica], random: Random) -> Choice:
         """Predictions within two per cent are ties."""
-        measured = paces([replica.speed for replica in replicas])
+        measured = paces([replica.believed for replica in replicas])
         scores = [_score(replica, pace, work) for replica, pace in zip(replicas, measured, strict=True)]
         free = self._within_bound(replicas, measured)
         best = min(score.total for score, is_free in zip(scores, free, strict=True) if is_free)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from tidemill.core.clock import Clock
 from tidemill.gateway.routing.flight import Flight
@@ -19,6 +20,8 @@ from tidemill.gateway.routing.work import Work
 
 __all__ = ["Replica"]
 
+_DOUBTED_SECONDS: Final = 30.0
+"""Without a first token for so long, and idle, a replica may be as fast as the others again."""
 _OVERDUE = 0.25
 """Of the time that the first in line takes longer than expected: what it is expected to take still."""
 
@@ -118,6 +121,13 @@ class Replica:
     def pace(self) -> Pace:
         """Measured, or presumed."""
         return self.speed.pace(PRESUMED)
+
+    @property
+    def believed(self) -> Speed:
+        """What has been measured; nothing, where it has had no work for so long that a slow moment may be over. One
+        request then finds out."""
+        rested = not self.in_flight and self._clock.now() - self._last_first > _DOUBTED_SECONDS
+        return Speed() if rested else self.speed
 
     def cached(self, work: Work) -> int:
         """Tokens of a prompt that it probably has in its cache; the last token is always computed."""
