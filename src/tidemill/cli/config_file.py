@@ -21,7 +21,7 @@ import typer
 from tidemill.cli.options import SIZES, parse_size
 from tidemill.core.config import EngineConfig, ExecutorConfig, ModelConfig, SchedulerConfig, ServerConfig
 from tidemill.core.errors import ConfigError
-from tidemill.core.settings import settings_of
+from tidemill.core.settings import PATHS, settings_of
 
 __all__ = ["ConfigFileOption", "read_config_file"]
 
@@ -34,7 +34,6 @@ ConfigFileOption = Annotated[
         "it again.",
     ),
 ]
-_PATHS = frozenset({"cache_dir", "chat_template", "crash_dir", "keys_file", "tls_certificate", "tls_key"})
 
 
 def read_config_file(path: str | None) -> dict[str, Any]:
@@ -66,6 +65,6 @@ def read_config_file(path: str | None) -> dict[str, Any]:
 def _value(file: Path, name: str, value: Any) -> Any:
     if name in SIZES and isinstance(value, str):
         return parse_size(value)
-    if name in _PATHS and isinstance(value, str):
+    if name in PATHS and isinstance(value, str):
         return str(file.parent / Path(value).expanduser())
     return value

@@ -24,8 +24,10 @@ from tidemill.core.config import (
 )
 from tidemill.core.errors import ConfigError
 
-__all__ = ["Setting", "engine_config", "server_config", "settings_of", "values_of"]
+__all__ = ["PATHS", "Setting", "engine_config", "server_config", "settings_of", "values_of"]
 
+PATHS = frozenset({"cache_dir", "chat_template", "crash_dir", "keys_file", "tls_certificate", "tls_key"})
+"""Settings that are a path and nothing else."""
 _NESTED = {"model": ModelConfig, "executor": ExecutorConfig, "scheduler": SchedulerConfig}
 
 _RANGES: Mapping[str, tuple[float, float]] = {

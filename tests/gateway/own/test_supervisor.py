@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.gateway.conftest import Gateway, before
-from tidemill.core.clock import SystemClock
+from tests.gateway.conftest import Gateway, SkippingClock, before
+from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import ConfigError
-from tidemill.gateway.config import GatewayConfig, read_config
+from tidemill.gateway.config import GatewayConfig, OwnEngineConfig, read_config
 from tidemill.gateway.own.group import Group
 from tidemill.gateway.own.supervisor import Supervisor
 
@@ -30,14 +31,16 @@ def fake(arguments: Sequence[str]) -> list[str]:
 
 
 @asynccontextmanager
-async def engines(how: str = "", **fields: Any) -> AsyncIterator[tuple[Gateway, Supervisor]]:
+async def engines(
+    how: str = "", *, clock: Clock | None = None, **fields: Any
+) -> AsyncIterator[tuple[Gateway, Supervisor]]:
     own = {"name": "g", "model": "m.gguf", "environment": {"FAKE": how}, **fields.pop("own", {})}
     config = {"engines": [own], "starting": {"backoff_seconds": 0.1, "longest_backoff_seconds": 0.4, "stop_seconds": 2}}
+    made: list[Supervisor] = fields.pop("found", [])
     config |= fields
-    made: list[Supervisor] = []
 
     def supervised(found: GatewayConfig) -> Supervisor:
-        made.append(Supervisor(found, SystemClock(), run=fake, every=0.05))
+        made.append(Supervisor(found, clock or SystemClock(), run=fake, every=0.05))
         return made[0]
 
     async with before([], [], supervised=supervised, **config) as gateway:
@@ -75,6 +78,21 @@ async def test_one_that_is_killed_is_replaced_at_once() -> None:
         await gateway.until(lambda: of(supervisor).count("ready") == 1)
         await gateway.until(lambda: any(one.healthy for one in gateway.fleet.upstreams))
         assert (await gateway.client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+        assert of(supervisor).problem.endswith("g-0 ended with code -9: it said nothing")
+        (child,) = of(supervisor).children
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGTERM)
+        await gateway.until(lambda: of(supervisor).crashes == 2)
+        assert of(supervisor).problem.startswith("g-0 ended with code 0"), "the newest one's reason"
+
+
+async def test_one_that_is_let_go_gets_nothing_new_from_that_moment_on() -> None:
+    async with engines() as (gateway, supervisor):
+        (child,) = of(supervisor).children
+        (upstream,) = gateway.fleet.upstreams
+        of(supervisor)._let_go(child, {child.name: upstream})
+        assert upstream.draining, "before anybody else has had a turn"
+        await gateway.until(lambda: child.state == "ended")
 
 
 async def test_one_that_cannot_start_is_tried_again_more_and_more_seldom_and_says_why() -> None:
@@ -91,13 +109,98 @@ async def test_one_that_cannot_start_is_tried_again_more_and_more_seldom_and_say
 
 
 async def test_one_that_never_gets_ready_is_ended() -> None:
-    async with engines("mute", starting={"seconds": 0.5, "backoff_seconds": 0.1, "stop_seconds": 0.2}) as (
-        gateway,
-        supervisor,
-    ):
+    clock = SkippingClock()
+
+    async def impatient() -> None:
+        while "loading the model" not in [  # noqa: ASYNC110 (it is another process)
+            child.last_words for one in found for group in one.groups.values() for child in group.children
+        ]:
+            await asyncio.sleep(0.005)
+        clock.skip(301)
+
+    found: list[Supervisor] = []
+    hurrying = asyncio.create_task(impatient())
+    async with engines("mute", clock=clock, found=found) as (gateway, supervisor):
+        await hurrying
         await gateway.until(lambda: of(supervisor).crashes >= 1)
-        assert "was not ready within 0.5 s" in of(supervisor).problem
-        assert "loading the model" in of(supervisor).problem
+        assert of(supervisor).problem == "g-0 was not ready within 300 s: loading the model"
+
+
+async def test_one_that_is_up_and_says_for_long_that_it_is_not_well_is_replaced(tmp_path: Path) -> None:
+    cured = tmp_path / "cured"
+    own = {"environment": {"FAKE": "wedged", "FAKE_CURED": str(cured)}, "replicas": {"min": 1, "max": 3}}
+    clock = SkippingClock()
+    async with engines(own=own, clock=clock, probes={"interval_seconds": 0.1}) as (gateway, supervisor):
+        (wedged,) = of(supervisor).children
+        await gateway.until(lambda: wedged.unwell_since is not None and gateway.fleet.upstreams[0].looked_at)
+        clock.skip(290)
+        await gateway.client.get("/health")
+        assert of(supervisor).children == [wedged]
+        clock.skip(20)
+        await gateway.until(lambda: of(supervisor).crashes == 1)
+        assert of(supervisor).problem == "g-0 was up and not well for 300 s: /ready says 503"
+        cured.touch()
+        await gateway.until(lambda: any(one.healthy for one in gateway.fleet.upstreams))
+        assert wedged not in of(supervisor).children
+        assert (await gateway.client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+
+async def test_one_that_is_not_well_hides_no_queue_from_the_autoscaler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidemill.gateway.routing.replica import Replica
+
+    own = {"replicas": {"min": 2, "max": 3}, "scale": {"queue_seconds": 1.0, "up_after_seconds": 0.2}}
+    async with engines(own=own, probes={"interval_seconds": 3600}) as (gateway, supervisor):
+        await gateway.until(lambda: len(gateway.fleet.upstreams) == 2)
+        await gateway.until(lambda: all(one.healthy for one in gateway.fleet.upstreams))
+        idle = gateway.fleet.upstreams[0]
+        idle.healthy = False
+        monkeypatch.setattr(Replica, "queue_seconds", lambda self, _: 0.0 if self is idle.replica else 5.0)
+        await gateway.until(lambda: of(supervisor).count("ready") == 3)
+
+
+async def test_a_key_of_the_gateways_own_surroundings_is_not_asked_for_by_its_engines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TIDEMILL_API_KEY", "sk-of-an-administrator")
+    monkeypatch.setenv("TIDEMILL_KEYS_FILE", str(tmp_path / "keys"))
+    monkeypatch.setenv("TIDEMILL_OTHER", "stays")
+    async with engines() as (_, supervisor):
+        (child,) = of(supervisor).children
+        assert child.pid is not None
+        found = psutil.Process(child.pid).environ()
+        assert found["TIDEMILL_OTHER"] == "stays"
+        assert not {"TIDEMILL_API_KEY", "TIDEMILL_KEYS_FILE"} & found.keys()
+        assert os.getsid(child.pid) != os.getsid(0), "Ctrl-C at the terminal is for the gateway"
+
+
+async def test_paths_of_an_engine_are_seen_from_where_the_gateway_runs() -> None:
+    own = OwnEngineConfig.model_validate({"name": "g", "model": "m", "serve": {"chat_template": "night.jinja"}})
+    group = Group(own, GatewayConfig().starting, SystemClock(), lambda: None, run=fake)
+    *_, file = group._arguments("g-0")
+    written = tomllib.loads(Path(file).read_text())  # noqa: ASYNC240
+    assert written["chat_template"] == str(Path.cwd() / "night.jinja")
+    await group.close()
+
+
+async def test_the_fewest_of_a_group_are_kept_free_of_the_others_load() -> None:
+    own = {"memory_megabytes": 100, "replicas": {"min": 1, "max": 3}}
+    limits = {"memory_megabytes": 300}
+    async with engines(own=own, limits=limits) as (gateway, supervisor):
+        group = of(supervisor)
+        assert supervisor._affordable(group) == 3
+        groups = [{"name": name, "model": "m.gguf", **own} for name in ("g", "h")]
+        supervisor.change(GatewayConfig.model_validate({"engines": groups, "limits": limits}))
+        assert not supervisor.groups["h"].children, "it has none yet"
+        assert supervisor._affordable(group) == 2
+        await gateway.until(lambda: supervisor.groups["h"].count("ready") == 1)
+
+
+async def test_other_surroundings_exchange_the_engines() -> None:
+    async with engines() as (gateway, supervisor):
+        (old,) = of(supervisor).children
+        own = {"name": "g", "model": "m.gguf", "environment": {"FAKE": "", "MORE": "1"}}
+        supervisor.change(GatewayConfig.model_validate({"engines": [own]}))
+        await gateway.until(lambda: old not in of(supervisor).children and of(supervisor).count("ready") == 1)
 
 
 async def test_engines_are_exchanged_one_by_one_and_no_request_fails() -> None:

@@ -17,6 +17,8 @@ __all__ = ["Child", "State", "tethered"]
 _log = logging.getLogger(__name__)
 _ADDRESS: Final = re.compile(r"https?://[^\s/]+")
 _WORDS: Final = 20
+_KEYS: Final = frozenset({"TIDEMILL_API_KEY", "TIDEMILL_KEYS_FILE"})
+"""Variables that would make an engine ask the gateway for a key: they are there for whoever asks the gateway."""
 State = Literal["starting", "ready", "draining", "ended"]
 
 
@@ -39,6 +41,10 @@ class Child:
         self.began = 0.0
         """By the clock of whoever started it."""
         self.returncode: int | None = None
+        self.unwell_since: float | None = None
+        """When it was first seen to be up and not well, by the same clock."""
+        self.verdict = ""
+        """Why it was killed, where it was."""
         self._command = command
         self._changed = changed
         self._environment = environment
@@ -57,13 +63,16 @@ class Child:
         return self._words[-1] if self._words else "it said nothing"
 
     async def start(self) -> None:
-        """Start it; it is not ready yet. Raises OSError."""
+        """Start it; it is not ready yet. Ctrl-C at the gateway's terminal is not for it: the gateway ends it. Raises
+        OSError."""
+        surroundings = {name: value for name, value in os.environ.items() if name not in _KEYS}
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
+            env={**surroundings, "PYTHONUNBUFFERED": "1", **self._environment},
+            start_new_session=True,
         )
         self._reading = asyncio.create_task(self._read())
 
@@ -98,9 +107,11 @@ class Child:
             text = line.decode("utf-8", "replace").rstrip()
             if self.state == "starting" and text.startswith("Ready: ") and (found := _ADDRESS.search(text)):
                 self.url, self.state = found[0], "ready"
+                self._words.clear()  # what it wrote up to here says nothing about its end
                 self._changed()
-            if text:
+            elif text and not text.startswith("Try: "):
                 self._words.append(text)
+            if text:
                 _log.info("%s: %s", self.name, text)
         self.returncode = await self._process.wait()
         self.state = "ended"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemill.core.clock import Clock
+from tidemill.core.settings import PATHS
 from tidemill.gateway.config import OwnEngineConfig, ReplicaConfig, StartingConfig
 from tidemill.gateway.own.autoscaler import Autoscaler, ScaleRules
 from tidemill.gateway.own.child import Child, tethered
@@ -116,7 +117,8 @@ class Group:
 
     def change(self, config: OwnEngineConfig, starting: StartingConfig) -> None:
         """Other settings. Engines that were started with others are exchanged one by one."""
-        if (config.model, config.serve) != (self.config.model, self.config.serve):
+        before = self.config
+        if (config.model, config.serve, config.environment) != (before.model, before.serve, before.environment):
             self.restart()
         self.config, self._starting = config, starting
         self._scaler.change(_rules(config))
@@ -140,16 +142,17 @@ class Group:
             return
         ready, starting = self.count("ready"), self.count("starting")
         mine = [upstreams[child.name] for child in self.children if child.state == "ready" and child.name in upstreams]
-        waits = [one.replica.queue_seconds(one.replica.pace) for one in mine if not one.draining]
+        well = [one for one in mine if one.healthy and not one.draining]  # others get nothing, so nothing waits there
         wanted = self._scaler.look(
-            ready=ready,
+            ready=len(well),
             starting=starting,
-            queue_seconds=min(waits, default=0.0),
+            queue_seconds=min((one.replica.queue_seconds(one.replica.pace) for one in well), default=0.0),
             in_flight=sum(one.replica.in_flight for one in mine),
             affordable=affordable,
         )
         here = ready + starting
         self._give_up_on_slow_starts()
+        self._give_up_on_unwell(upstreams)
         staying_old = [child for child in self.children if child in self._old and child not in self._leaving]
         if here < wanted:
             await self._start(len(self.children) < affordable)
@@ -188,7 +191,10 @@ class Group:
 
     def _let_go(self, child: Child, upstreams: Mapping[str, Upstream]) -> None:
         _log.warning("%s: %s is let go", self.config.name, child.name)
-        self._leaving[child] = asyncio.create_task(self._leave(child, upstreams.get(child.name)))
+        upstream = upstreams.get(child.name)
+        if upstream is not None:
+            upstream.draining = True  # at once: it is offered as such only after other groups have been looked at
+        self._leaving[child] = asyncio.create_task(self._leave(child, upstream))
         self._changed()  # it gets nothing new
 
     async def _leave(self, child: Child, upstream: Upstream | None) -> None:
@@ -216,7 +222,8 @@ class Group:
     def _arguments(self, name: str) -> list[str]:
         """Settings go by a file, where no list of processes shows them."""
         config = self.config
-        settings = {"name": config.served_name, **config.serve, "host": "127.0.0.1", "port": 0}
+        serve = {key: _here(value) if key in PATHS else value for key, value in config.serve.items()}
+        settings = {"name": config.served_name, **serve, "host": "127.0.0.1", "port": 0}
         file = Path(self._folder.name) / f"{name}.toml"
         file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
         return ["serve", config.model, "--config", str(file)]
@@ -239,15 +246,36 @@ class Group:
         if self._failures == 1 and child.url:  # it had worked: no reason to wait
             pause = 0.0
         self._not_before = self._clock.now() + pause
-        self.problem = self.problem or f"{child.name} ended with code {child.returncode}: {child.last_words}"
+        self.problem = child.verdict or f"{child.name} ended with code {child.returncode}: {child.last_words}"
         _log.error("%s; the next is started in %.1f s", self.problem, pause)
         self._changed()
 
     def _give_up_on_slow_starts(self) -> None:
         for child in self.children:
             if child.state == "starting" and self._clock.now() - child.began > self._starting.seconds:
-                self.problem = f"{child.name} was not ready within {self._starting.seconds:g} s: {child.last_words}"
-                child.kill()
+                self._kill(child, f"was not ready within {self._starting.seconds:g} s: {child.last_words}")
+
+    def _give_up_on_unwell(self, upstreams: Mapping[str, Upstream]) -> None:
+        """A server may outlive its engine, or hang: it has as long as a start may take to get well again."""
+        now = self._clock.now()
+        for child in self.children:
+            upstream = upstreams.get(child.name)
+            if child.state != "ready" or upstream is None or upstream.healthy:
+                child.unwell_since = None
+                continue
+            if child.unwell_since is None:
+                child.unwell_since = now
+            if now - child.unwell_since > self._starting.seconds:
+                self._kill(child, f"was up and not well for {self._starting.seconds:g} s: {upstream.problem}")
+
+    def _kill(self, child: Child, why: str) -> None:
+        child.verdict = self.problem = f"{child.name} {why}"
+        child.kill()
+
+
+def _here(path: Any) -> Any:
+    """A path as it is seen from where the gateway runs; a file of settings has it seen from the file's folder."""
+    return str(Path(path).expanduser().absolute()) if isinstance(path, str) else path
 
 
 def _rules(config: OwnEngineConfig) -> ScaleRules:

@@ -134,12 +134,18 @@ class Supervisor:
         limits, own = self._config.limits, group.config
         others = [other for other in (*self.groups.values(), *self._former) if other is not group]
         if limits.memory_megabytes is not None:
-            taken = sum((other.config.memory_megabytes or 0) * len(other.children) for other in others)
+            taken = sum((other.config.memory_megabytes or 0) * self._kept(other) for other in others)
             most = min(most, _fits(limits.memory_megabytes - taken, own.memory_megabytes or 0))
         if limits.cost_per_hour is not None:
-            taken = sum(other.config.cost_per_hour * len(other.children) for other in others)
+            taken = sum(other.config.cost_per_hour * self._kept(other) for other in others)
             most = min(most, _fits(limits.cost_per_hour - taken, own.cost_per_hour))
         return most
+
+    def _kept(self, group: Group) -> int:
+        """Engines whose room is not the others': those that there are, and the fewest that there have to be, also
+        while one that ended is yet to be replaced."""
+        here = len(group.children)
+        return here if group in self._former else max(here, group.config.replicas.min)
 
 
 def _fits(left: float, each: float) -> int:
