@@ -12,6 +12,7 @@ SCHEMAS ?= 100
 FUZZ_SECONDS ?= 180
 FUZZ_API_SECONDS ?= 600
 SOAK_SECONDS ?= 120
+CHAOS_SECONDS ?= 300
 BENCH_ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -19,7 +20,7 @@ CPUS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 NATIVE_SOURCES := $(shell find CMakeLists.txt cmake csrc -type f 2>/dev/null)
 
 .PHONY: help setup serve test test-fast test-models test-schemas test-clients fuzz fuzz-api fuzz-headers check \
-	check-python check-native check-aarch64 bench bench-serve bench-ablate golden golden-write soak wheel \
+	check-python check-native check-aarch64 bench bench-serve bench-ablate golden golden-write soak chaos wheel \
 	wheel-aarch64 wheel-check wheel-check-aarch64 docs clean
 
 help: ## List the commands
@@ -133,6 +134,9 @@ check-aarch64: $(VENV)/.installed ## Native tests for 64-bit ARM: cross-compiled
 		echo "native tests on $$QEMU_CPU: $$TIDEMILL_EXPECTED_ISAS"; \
 		$(BIN)/ctest --test-dir $$folder --parallel $(CPUS) --output-on-failure --no-tests=error; \
 	done
+
+chaos: setup ## Put a gateway among replicas that break and callers who leave (CHAOS_SECONDS=)
+	$(BIN)/python -m benchmarks.chaos --seconds $(CHAOS_SECONDS) $(ARGS)
 
 soak: setup ## Minutes under load, with disconnects and a killed engine (SOAK_SECONDS=)
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak $(ARGS)
