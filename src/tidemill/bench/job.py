@@ -11,6 +11,7 @@ from typing import Any
 
 from tidemill.bench.figures.cost import PriceModel
 from tidemill.bench.figures.slo import Slo
+from tidemill.bench.hope import Hope
 from tidemill.bench.load.engine_target import EngineTarget
 from tidemill.bench.load.options import LoadOptions, ServerOptions
 from tidemill.bench.load.prompt_options import PromptOptions
@@ -25,17 +26,7 @@ from tidemill.bench.traces.row import TraceRow
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import SetupError
 
-__all__ = ["Done", "GaveUp", "Job"]
-
-
-class GaveUp(Exception):
-    """So many requests missed the objectives that the share asked for cannot be reached any more."""
-
-    def __init__(self, share: float, seconds: float) -> None:
-        super().__init__(f"at most {share:.0%} of requests can be within the objectives")
-        self.share = share
-        """Of all requests, those that could still have been within the objectives."""
-        self.seconds = seconds
+__all__ = ["Done", "Job"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +113,7 @@ class Job:
     async def _measured(self, target: Target, prompts: Prompts, *, local: bool, watch: StateWatch) -> Done:
         load = self.load.load(prompts, self.rows)
         name = target.name
-        hope = _Hope(self.slo, self.needed_share, len(load.requests))
+        hope = Hope(self.slo, self.needed_share, len(load.requests))
         async with Progress(len(load.requests), shown=self.progress and sys.stderr.isatty()) as progress:
 
             def ended(record: RequestRecord) -> None:
@@ -155,25 +146,6 @@ class Job:
     @property
     def _prompt_seed(self) -> int:
         return self.load.seed if self.prompt_seed is None else self.prompt_seed
-
-
-class _Hope:
-    """Whether the share that is needed can still be reached."""
-
-    def __init__(self, slo: Slo | None, needed: float | None, requests: int) -> None:
-        self._slo, self._needed, self._requests = slo, needed, requests
-        self._missed = 0
-        self.gone: GaveUp | None = None
-
-    def lost(self, record: RequestRecord) -> bool:
-        """A request has ended. True: with it the last hope went."""
-        if self._slo is None or self._needed is None or self.gone is not None:
-            return False
-        self._missed += not self._slo.met(record)
-        share = 1 - self._missed / self._requests
-        if share < self._needed:
-            self.gone = GaveUp(share, record.ended or record.due)
-        return self.gone is not None
 
 
 def _is_loopback(host: str) -> bool:

@@ -72,7 +72,8 @@ def sweep(
     JSON object. The exit code is 1 if no rate will do, or if the client was the bottleneck.
     """
     from tidemill.bench.figures.slo import parse_slo
-    from tidemill.bench.job import GaveUp, Job
+    from tidemill.bench.hope import GaveUp
+    from tidemill.bench.job import Job
     from tidemill.bench.measurement import conditions
     from tidemill.bench.report.page import write_page
     from tidemill.bench.sweep.attempt import Attempt, at_rate, attempt_of, given_up

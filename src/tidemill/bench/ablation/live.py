@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidemill.bench.ablation.load import AblationLoad
+from tidemill.bench.ablation.load import AnyLoad
 from tidemill.bench.ablation.point import Point
 from tidemill.bench.figures.slo import Slo
+from tidemill.bench.hope import Hope
 from tidemill.bench.load.engine_target import EngineTarget
 from tidemill.bench.load.record import RequestRecord
 from tidemill.bench.load.request import LoadRequest
@@ -33,11 +34,13 @@ _WARMUP: Final = 16
 class LiveMeasure:
     """Implements ``study.Measure``."""
 
-    load: AblationLoad
+    load: AnyLoad
     slo: Slo
+    needed_share: float | None = None
+    """Hang up on everything and raise GaveUp once no such share of requests can be within the objectives."""
 
     def __call__(self, config: EngineConfig, rate: float) -> Point:
-        """Start an engine, put the load on it, and end it. Raises what starting it raises."""
+        """Start an engine, put the load on it, and end it. Raises what starting it raises, and GaveUp."""
         return Point.of(rate, asyncio.run(self.run(config, rate)), self.slo)
 
     async def run(self, config: EngineConfig, rate: float) -> Run:
@@ -47,10 +50,25 @@ class LiveMeasure:
         try:
             target = EngineTarget(engine=engine)
             await target.start()
-            done = await run_load(Load(requests=self._requests(rate), warmup=self._warmup()), target)
+            done = await self._put(target, Load(requests=self._requests(rate), warmup=self._warmup()))
         finally:
             await engine.close()
         return replace(done, records=_ended(done.records))
+
+    async def _put(self, target: EngineTarget, load: Load) -> Run:
+        hope = Hope(self.slo, self.needed_share, len(load.requests))
+
+        def ended(record: RequestRecord) -> None:
+            if hope.lost(_as_planned(record)):
+                running.cancel()
+
+        running = asyncio.ensure_future(run_load(load, target, on_record=ended))
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if hope.gone is None:
+                raise
+            raise hope.gone from None
 
     def _requests(self, rate: float) -> list[LoadRequest]:
         answers = self.load.answers
@@ -65,8 +83,11 @@ class LiveMeasure:
 
 
 def _ended(records: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """Records in which an answer that was hung up on as planned has ended by itself."""
-    return [
-        replace(one, outcome="ok", finish_reason="stop", error=None) if one.outcome == "cancelled" else one
-        for one in records
-    ]
+    return [_as_planned(one) for one in records]
+
+
+def _as_planned(record: RequestRecord) -> RequestRecord:
+    """A record in which an answer that was hung up on as planned has ended by itself."""
+    if record.outcome != "cancelled":
+        return record
+    return replace(record, outcome="ok", finish_reason="stop", error=None)

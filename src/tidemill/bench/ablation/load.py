@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from tidemill.bench.load.plan import requests_of
 from tidemill.bench.load.prompts import Prompts
@@ -16,7 +17,25 @@ from tidemill.bench.load.request import LoadRequest
 from tidemill.bench.traces.row import Segment, TraceRow
 from tidemill.core.errors import ConfigError
 
-__all__ = ["AblationLoad", "shrunk"]
+__all__ = ["AblationLoad", "AnyLoad", "shrunk"]
+
+
+class AnyLoad(Protocol):
+    """What is put on an engine, at any rate."""
+
+    @property
+    def prompts(self) -> Prompts:
+        """What its prompts are made by; one without a beginning warms an engine up."""
+        ...
+
+    @property
+    def answers(self) -> dict[int, int]:
+        """Tokens of each answer, by the request's index."""
+        ...
+
+    def at(self, rate: float) -> list[LoadRequest]:
+        """The requests, so many per second on average."""
+        ...
 
 
 def shrunk(rows: Sequence[TraceRow], factor: float, *, longest: int) -> list[TraceRow]:

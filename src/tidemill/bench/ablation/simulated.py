@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tidemill.bench.ablation.load import AblationLoad
+from tidemill.bench.ablation.load import AnyLoad
 from tidemill.bench.ablation.point import Point
 from tidemill.bench.figures.slo import Slo
 from tidemill.bench.load.run import Run
@@ -29,7 +29,7 @@ class SimulatedMeasure:
     shape: ModelShape
     times: Mapping[str, StepTimes]
     """By ``variant_name`` of the executor."""
-    load: AblationLoad
+    load: AnyLoad
     slo: Slo
     memory: int
     """Bytes that the engine may take."""

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from tidemill.bench.comparison.ratios import Round
 from tidemill.bench.comparison.verdict import comparison_values
-from tidemill.bench.job import Done, GaveUp, Job
+from tidemill.bench.hope import GaveUp
+from tidemill.bench.job import Done, Job
 from tidemill.bench.load.options import ServerOptions
 from tidemill.bench.peers.child import Child
 from tidemill.bench.peers.installed import OURS, Peer

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemill.bench.job import GaveUp, Job
+from tidemill.bench.hope import GaveUp
+from tidemill.bench.job import Job
 from tidemill.bench.load.options import LoadOptions
 from tidemill.bench.traces.row import TraceRow
 from tidemill.core.errors import ConfigError

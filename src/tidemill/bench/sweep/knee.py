@@ -64,6 +64,8 @@ class KneeSearch:
     """Rates outside are not tried."""
     precision: float = 1.1
     """Done when the lowest rate that fails is at most so many times the highest one that does not."""
+    stride: float = 2.0
+    """From one rate to the next until both ends are known; less where ``start`` is a good guess."""
     good: float = GOOD_SHARE
     _low: Trial | None = field(default=None, init=False)
     _high: Trial | None = field(default=None, init=False)
@@ -76,6 +78,8 @@ class KneeSearch:
             )
         if not self.precision > 1:
             raise ConfigError(f"precision must be above 1, not {self.precision:g}", param="precision")
+        if not self.stride > 1:
+            raise ConfigError(f"stride must be above 1, not {self.stride:g}", param="stride")
         if not 0 < self.good <= 1:
             raise ConfigError(f"the share to be kept must be above 0 and at most 1, not {self.good:g}", param="share")
         self.start = min(max(self.start, self.least), self.most)
@@ -88,9 +92,9 @@ class KneeSearch:
             return self.start
         if low is None:
             assert high is not None
-            return None if high.rate <= self.least else max(high.rate / 2, self.least)
+            return None if high.rate <= self.least else max(high.rate / self.stride, self.least)
         if high is None:
-            return None if low.rate >= self.most else min(low.rate * 2, self.most)
+            return None if low.rate >= self.most else min(low.rate * self.stride, self.most)
         return None if high.rate <= low.rate * self.precision else math.sqrt(low.rate * high.rate)
 
     def tell(self, share: float) -> None:
