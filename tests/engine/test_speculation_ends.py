@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -52,6 +52,8 @@ class Ended:
     stop_logprob: TokenLogprob | None
     num_output_tokens: int
     num_cached_tokens: int
+    accepted: int = field(compare=False)
+    rejected: int = field(compare=False)
 
 
 def ended(deltas: list[TokenDelta]) -> Ended:
@@ -65,6 +67,8 @@ def ended(deltas: list[TokenDelta]) -> Ended:
         stop_logprob=last.stop_logprob,
         num_output_tokens=last.num_output_tokens,
         num_cached_tokens=last.num_cached_tokens,
+        accepted=last.num_accepted,
+        rejected=last.num_rejected,
     )
 
 
@@ -96,6 +100,9 @@ def test_an_answer_ends_as_without_guesses(case: str) -> None:
     guessed, stats = answered(one, [continued(answer) for answer in plain])
     assert guessed == plain
     right = sum(stats.draft_accepted_tokens_total.values())
+    assert sum(answer.accepted for answer in guessed) == right
+    assert sum(answer.rejected for answer in guessed) == sum(stats.draft_tokens_total.values()) - right
+    assert not any(answer.accepted or answer.rejected for answer in plain)
     # The first token is nobody's guess, and an end token is guessed as any other.
     said = sum(len(answer.tokens) + (answer.stop_token is not None) for answer in plain)
     assert stats.generation_tokens_total == before.generation_tokens_total == said

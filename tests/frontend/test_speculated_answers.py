@@ -62,7 +62,9 @@ def told(payloads: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Any]:
         known["finish"] = choice["finish_reason"]
         for name, values in (choice["logprobs"] or {}).items():
             known["logprobs"].setdefault(name, []).extend(values)
-    return [choices[index] for index in sorted(choices)], payloads[-1]["usage"]
+    usage = dict(payloads[-1]["usage"])
+    usage.pop("completion_tokens_details", None)  # it tells the guesses, and nothing else may
+    return [choices[index] for index in sorted(choices)], usage
 
 
 async def unended(**options: Any) -> list[list[int]]:

@@ -115,6 +115,10 @@ class TokenDelta:
     """Tokens generated for this choice so far."""
     num_cached_tokens: int = 0
     """Tokens of the prompt that were not computed for this choice: their KV was there."""
+    num_accepted: int = field(default=0, compare=False)
+    """Guesses of speculation that were right for this choice so far. They say how fast, not what."""
+    num_rejected: int = field(default=0, compare=False)
+    """Guesses that were computed for nothing."""
     began: float | None = field(default=None, compare=False)
     """When the choice's first step began, on the engine's clock (seconds); with its first delta."""
     error: str | None = None

@@ -117,6 +117,8 @@ class Drafts:
             self.counts.jumped += accepted
             return
         self.counts.add(kind, proposed, accepted)
+        sequence.accepted += accepted
+        sequence.rejected += proposed - accepted
         if self._lengths is not None:
             self._lengths.settle(kind, sequence.acceptance[kind], proposed, accepted)
 

@@ -402,6 +402,8 @@ class EngineLoop:
         accepted = len(sequence.tokens) - before
         self._meter.generation_tokens += accepted
         self._drafts.settle(sequence, share.num_drawn - 1, max(0, accepted - 1))
+        if sequence.accepted or sequence.rejected:
+            delta = replace(delta, num_accepted=sequence.accepted, num_rejected=sequence.rejected)
         self._names.extend(sequence)
         self._scheduler.commit(share, accepted if delta.vector is None else 1)
         if delta.finish_reason is not None:

@@ -103,6 +103,8 @@ class EngineSequence:
         self.guessed: tuple[bytes | None, ...] = ()
         """How likely they were to be proposed; see ``RowOptions.guessed``."""
         self.acceptance: dict[str, Acceptance] = {}
+        self.accepted = self.rejected = 0
+        """Guesses that were computed, right and wrong."""
         """What became of its proposals so far, by kind."""
         self.scope = ("", "")
         """Tenant and cache salt."""

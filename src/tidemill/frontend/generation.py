@@ -96,6 +96,8 @@ class Generation:
         ]
         self._last_token: list[float | None] = [None] * len(self._choices)
         self._cached = [0] * len(requests)
+        self._guesses = [(0, 0)] * len(self._choices)
+        """(right, wrong) of each choice."""
         self._left = len(self._choices)
         self._closed = False
         self._unfinished = FinishReason.ABORT  # why choices without an end of their own ended
@@ -111,11 +113,14 @@ class Generation:
     def usage(self) -> Usage:
         """Tokens so far; final once every choice has ended."""
         counted = [reader.reasoning_tokens for reader in self._readers if reader is not None]
+        right, wrong = (sum(guesses) for guesses in zip(*self._guesses, strict=True))
         return Usage(
             prompt_tokens=sum(len(request.prompt) for request in self._requests),
             completion_tokens=sum(choice.num_tokens for choice in self._choices),
             cached_tokens=sum(self._cached),
             reasoning_tokens=sum(counted) if counted else None,
+            accepted_prediction_tokens=right if right or wrong else None,
+            rejected_prediction_tokens=wrong if right or wrong else None,
         )
 
     async def start(self) -> None:
@@ -181,6 +186,7 @@ class Generation:
         self._phases.saw(delta, self._clock.now())
         if delta.choice == 0:  # a prompt counts once; the other choices have it from this one
             self._cached[prompt] = delta.num_cached_tokens
+        self._guesses[index] = (delta.num_accepted, delta.num_rejected)
         self._measure(index, delta, self._requests[prompt].arrival)
         began = self._clock.now()
         shown = choice.push(delta)

@@ -25,6 +25,10 @@ class Usage:
     """Prompt tokens that were not computed: their KV was there."""
     reasoning_tokens: int | None = None
     """Of the completion's, where answers are told apart."""
+    accepted_prediction_tokens: int | None = None
+    """Guesses of speculation that were right, where any were made; they are among the completion's."""
+    rejected_prediction_tokens: int | None = None
+    """Guesses that were wrong, and are not."""
 
     def as_dict(self) -> dict[str, Any]:
         """OpenAI's ``usage``."""
@@ -34,8 +38,9 @@ class Usage:
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
-        if self.reasoning_tokens is not None:
-            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        names = ("reasoning_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
+        if details := {name: value for name in names if (value := getattr(self, name)) is not None}:
+            usage["completion_tokens_details"] = details
         return usage
 
 

@@ -36,7 +36,16 @@ _USAGE: Final = record(
         "total_tokens": _COUNT,
         "prompt_tokens_details": record({"cached_tokens": _COUNT}),
     },
-    {"completion_tokens_details": record({"reasoning_tokens": _COUNT})},
+    {
+        "completion_tokens_details": record(
+            {},
+            {
+                "reasoning_tokens": _COUNT,
+                "accepted_prediction_tokens": _COUNT,
+                "rejected_prediction_tokens": _COUNT,
+            },
+        )
+    },
 )
 _HEAD: Final = {"id": text(), "created": integer(), "model": text(), "system_fingerprint": text()}
 _STOP: Final = {"stop_reason": any_of(text(), integer())}
