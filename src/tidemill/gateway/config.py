@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidemill.core.config import ServerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.settings import engine_config, server_config, settings_of
 from tidemill.gateway.routing.policies import DEFAULT_POLICY, POLICIES
+from tidemill.gateway.yaml_file import read_yaml
 
 __all__ = [
     "CacheConfig",
@@ -326,12 +326,7 @@ class GatewayConfig(_Section):
 
 def read_config(path: Path) -> GatewayConfig:
     """Read and check a file. Raises ConfigError, one line with file, field and fix."""
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}", param="config") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML: {error}", param="config") from error
+    value = read_yaml(path, param="config")
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: must be a table with replicas in it", param="config")
     try:

@@ -112,7 +112,14 @@ async def test_a_gateway_follows_a_file_and_a_broken_one_changes_nothing(tmp_pat
         assert (now.own.labels, now.own.weight) == ({"zone": "b"}, 2.0)
         await gateway.until(lambda: now.healthy)
         assert await asked() == f"127.0.0.1-{ports[1]}"
-        for broken in ("- {name: a", "nothing", "- {name: a, urll: x}", "- {name: a, url: 'ftp://x'}"):
+        for broken in (
+            "- {name: a",
+            "nothing",
+            "- {name: a, urll: x}",
+            "- 2001-99-99",
+            "[" * 5000,
+            "- {name: a, url: 'ftp://x'}",
+        ):
             _write(file, broken)
             discovery = gateway.fleet.discovery
             assert discovery is not None
@@ -133,6 +140,28 @@ def _write(file: Path, text: str) -> None:
     new = file.with_suffix(".new")
     new.write_text(text)
     new.replace(file)
+
+
+async def test_looking_goes_on_whatever_happens(caplog: pytest.LogCaptureFixture) -> None:
+    heard = Heard()
+    found: list[list[str]] = [["10.0.0.1"]]
+
+    async def resolve(host: str, port: int) -> list[str]:
+        del host, port
+        if not found:
+            raise RuntimeError("a mistake of ours")
+        return found[0]
+
+    discovery = Discovery(config(dns="engines", port=8000, interval_seconds=0.01), resolve=resolve)
+    await discovery.start(heard.offer)
+    found.clear()
+    while not discovery.shown()[0]["problem"]:  # noqa: ASYNC110 (nothing else tells)
+        await asyncio.sleep(0.001)
+    found.append(["10.0.0.2"])
+    while heard.urls != ["http://10.0.0.2:8000/v1"]:  # noqa: ASYNC110 (nothing else tells)
+        await asyncio.sleep(0.001)
+    assert "a mistake of ours" in caplog.text
+    await discovery.close()
 
 
 async def test_a_key_that_is_not_there_leaves_what_was_known() -> None:

@@ -145,4 +145,8 @@ class Discovery:
             await self.look(place)
         while True:
             await asyncio.sleep(place.interval_seconds)
-            await self.look(place)
+            try:
+                await self.look(place)
+            except Exception as error:  # it has to be looked at again whatever happened
+                _log.exception("looking at %s failed", place.place)
+                self.problems[place] = f"{type(error).__name__}: {error}"

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from pydantic import ValidationError
 
 from tidemill.core.errors import ConfigError
 from tidemill.gateway.config import ReplicaConfig, replica_problem
+from tidemill.gateway.yaml_file import read_yaml
 
 __all__ = ["read_listing", "replica_name"]
 
@@ -22,12 +22,7 @@ _OWN_LABELS: Final = ("engine", "weight", "drain")
 def read_listing(path: Path, defaults: Mapping[str, Any]) -> tuple[ReplicaConfig, ...]:
     """The replicas in a YAML or JSON file: a list of replicas, ``replicas:`` with one, or Prometheus' list of
     ``targets`` and ``labels``. ``defaults`` are of fields that it does not give. Raises ConfigError, one line."""
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}", param="discovery") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())[:200]}", param="discovery") from error
+    value = read_yaml(path, param="discovery")
     if isinstance(value, dict) and set(value) == {"replicas"}:
         value = value["replicas"]
     if not isinstance(value, list):

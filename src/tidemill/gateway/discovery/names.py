@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tidemill.core.errors import ConfigError
 from tidemill.gateway.config import ReplicaConfig
@@ -14,6 +14,8 @@ from tidemill.gateway.discovery.listing import replica_name
 
 __all__ = ["Resolve", "addresses", "replicas_at"]
 
+_PATIENCE: Final = 5.0
+"""Seconds for a resolver."""
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """The addresses of a host. Raises OSError."""
 
@@ -27,7 +29,10 @@ async def addresses(host: str, port: int) -> list[str]:
 async def replicas_at(host: str, port: int, defaults: Mapping[str, Any], resolve: Resolve) -> tuple[ReplicaConfig, ...]:
     """Raises ConfigError where the name has no address now."""
     try:
-        found = await resolve(host, port)
+        async with asyncio.timeout(_PATIENCE):
+            found = await resolve(host, port)
+    except TimeoutError as error:
+        raise ConfigError(f"{host}: was not looked up within {_PATIENCE:g} s", param="discovery") from error
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{host}: {getattr(error, 'strerror', None) or error}", param="discovery") from error
     if not found:

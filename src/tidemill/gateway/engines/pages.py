@@ -46,12 +46,17 @@ def sglang(text: str, now: float) -> Gauges:
     page = _page(text)
     return Gauges(
         at=now,
-        running=_count(page, "sglang:num_running_reqs"),
-        waiting=_count(page, "sglang:num_queue_reqs"),
+        running=_count(_all_priorities(page), "sglang:num_running_reqs"),
+        waiting=_count(_all_priorities(page), "sglang:num_queue_reqs"),
         kv_used=_mean(page, "sglang:token_usage"),
         kv_tokens=_count(page, "sglang:max_total_num_tokens"),
         started=_sum(page, "process_start_time_seconds"),
     )
+
+
+def _all_priorities(page: _Page) -> _Page:
+    """Without what each priority has: where requests have some, the empty one has the total of all."""
+    return {name: [line for line in lines if not line[0].get("priority")] for name, lines in page.items()}
 
 
 def tgi(text: str, now: float) -> Gauges:
