@@ -53,6 +53,17 @@ TENSORRT_LLM = json.dumps(
 )
 
 
+def test_sglang_counts_each_request_once_where_requests_have_priorities() -> None:
+    """The total is under the empty priority, and beside it is what each priority has."""
+    page = "".join(
+        f'sglang:{name}{{model_name="m",priority="{priority}"}} {count}\n'
+        for name in ("num_running_reqs", "num_queue_reqs")
+        for priority, count in (("", 3), ("0", 1), ("5", 2))
+    )
+    found = ADAPTERS["sglang"].gauges(page, 9)
+    assert (found.running, found.waiting) == (3, 3)
+
+
 @pytest.mark.parametrize(
     ("engine", "page", "expected"),
     [
@@ -77,17 +88,6 @@ def test_gauges_are_read_by_their_names(engine: str, page: str, expected: Gauges
 @pytest.mark.parametrize(
     "page", ["", "<html>", '{"a": 1}', "vllm:num_requests_running{x", "[3]", "vllm:kv_cache_usage_perc nan"]
 )
-def test_sglang_counts_each_request_once_where_requests_have_priorities() -> None:
-    """The total is under the empty priority, and beside it is what each priority has."""
-    page = "".join(
-        f'sglang:{name}{{model_name="m",priority="{priority}"}} {count}\n'
-        for name in ("num_running_reqs", "num_queue_reqs")
-        for priority, count in (("", 3), ("0", 1), ("5", 2))
-    )
-    found = ADAPTERS["sglang"].gauges(page, 9)
-    assert (found.running, found.waiting) == (3, 3)
-
-
 def test_what_a_page_does_not_say_is_not_known(engine: str, page: str) -> None:
     assert ADAPTERS[engine].gauges(page, 9.0) == Gauges(at=9.0)
 
