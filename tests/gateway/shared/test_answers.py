@@ -107,6 +107,8 @@ async def test_requests_are_answered_while_redis_is_gone(redis: RedisServer) -> 
     [
         ({"url": "http://x"}, "redis.url: must be like"),
         ({"url": "redis://:secret@x"}, "without a password"),
+        ({"url": "redis://x?password=secret"}, "without a password"),
+        ({"url": "unix:///x?socket_timeout=60"}, "no option but db"),
         ({"url": "redis://x", "password_env": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE is not set"),
     ],
 )

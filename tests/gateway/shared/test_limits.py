@@ -129,6 +129,47 @@ async def test_without_redis_the_gateways_own_limits_hold_and_nobody_waits(redis
         assert used.problem == ""
 
 
+async def test_more_at_once_than_there_are_connections_is_no_failure(redis: RedisServer) -> None:
+    clock = SystemClock()
+    gateways = [SharedLimits(store(redis), now=5.0) for _ in range(2)]
+    who = [caller(clock, "key:a", requests_per_minute=10) for _ in gateways]
+    async with AsyncExitStack() as stack:
+        found = await asyncio.gather(*(admitted(gateways[n % 2], who[n % 2], stack) for n in range(600)))
+    assert sum(wait is None for wait in found) == 10
+
+
+async def test_one_asks_whether_it_is_back_and_the_others_do_not_wait(redis: RedisServer) -> None:
+    clock, asked, answer = Hand(), 0, asyncio.Event()
+    used = store(redis, clock)
+
+    async def gone(_: Any) -> None:
+        raise ConnectionRefusedError
+
+    async def back(_: Any) -> int:
+        nonlocal asked
+        asked += 1
+        await answer.wait()
+        return 1
+
+    await used.ask(gone)
+    clock.time += 2
+    probe = asyncio.create_task(used.ask(back))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):  # else it would wait for good
+        assert [await used.ask(back) for _ in range(5)] == [None] * 5
+    answer.set()
+    assert (await probe, asked, used.problem) == (1, 1, "")
+    assert await used.ask(back) == 1
+
+
+async def test_a_question_of_several_answers_has_one_time_limit(redis: RedisServer) -> None:
+    used = open_store(RedisConfig(url=redis.url, timeout_seconds=0.05), SystemClock())
+    redis.clients.push_async_callback(used.close)
+    async with asyncio.timeout(10):  # else it would wait for good
+        assert await used.ask(lambda _: asyncio.Event().wait()) is None
+    assert used.problem.startswith("TimeoutError")
+
+
 async def test_a_redis_that_is_killed_and_comes_back_is_used_again(redis: RedisServer) -> None:
     clock = Hand()
     used = store(redis, clock)

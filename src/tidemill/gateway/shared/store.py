@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ConfigError
@@ -18,6 +18,8 @@ __all__ = ["Store", "open_store"]
 _log = logging.getLogger(__name__)
 _REST: Final = 1.0
 """Seconds for which it is left alone after a failure."""
+_CONNECTIONS: Final = 32
+"""At the most. More questions than these at one time wait their turn: they are no failure of Redis."""
 T = TypeVar("T")
 
 
@@ -43,10 +45,15 @@ class Store:
         after it has failed."""
         from redis.exceptions import RedisError
 
-        if self._clock.now() < self._not_before:
+        now = self._clock.now()
+        if now < self._not_before:
             return None
+        if self.problem:
+            self._not_before = now + _REST  # one tries whether it is back, and the others do not wait for that
         try:
-            found = await question(self.client)
+            # the client's own limit is of one read, and a new connection takes several
+            async with asyncio.timeout(self.config.timeout_seconds):
+                found = await question(self.client)
         except (RedisError, OSError, TimeoutError) as error:
             self.failures += 1
             self._not_before = self._clock.now() + _REST
@@ -56,7 +63,7 @@ class Store:
             return None
         if self.problem:
             _log.warning("Redis is back")
-            self.problem = ""
+            self.problem, self._not_before = "", 0.0
         return found
 
     async def close(self) -> None:
@@ -69,7 +76,7 @@ def open_store(config: RedisConfig, clock: Clock) -> Store:
     """Does not connect. Raises ConfigError for a URL that is none, a password that is not there, and without the
     extra."""
     try:
-        from redis.asyncio import Redis
+        from redis.asyncio import BlockingConnectionPool, Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError as error:
@@ -80,15 +87,18 @@ def open_store(config: RedisConfig, clock: Clock) -> Store:
             f"redis.password_env: the environment variable {config.password_env} is not set", param="redis"
         )
     parts = urlsplit(config.url)
-    if parts.scheme not in ("redis", "rediss", "unix") or parts.password or not (parts.hostname or parts.path):
+    said = parts.password or set(parse_qs(parts.query, keep_blank_values=True)) - {"db"}
+    if parts.scheme not in ("redis", "rediss", "unix") or said or not (parts.hostname or parts.path):
         raise ConfigError(
             "redis.url: must be like redis://host:6379/0, rediss://host:6379 or unix:///path, without a password "
-            "(password_env)",
+            "(password_env) and with no option but db",
             param="redis",
         )
     try:
-        client = Redis.from_url(
+        pool = BlockingConnectionPool.from_url(
             config.url,
+            max_connections=_CONNECTIONS,
+            timeout=None,
             password=password,
             socket_timeout=config.timeout_seconds,
             socket_connect_timeout=config.timeout_seconds,
@@ -96,4 +106,4 @@ def open_store(config: RedisConfig, clock: Clock) -> Store:
         )
     except ValueError as error:
         raise ConfigError(f"redis.url: {error}", param="redis") from error
-    return Store(client, config, clock)
+    return Store(Redis.from_pool(pool), config, clock)
