@@ -14,6 +14,7 @@ import pytest
 from tests.gateway.cache.gated_server import GatedServer
 from tests.gateway.conftest import CHAT, Behind, Gateway
 from tidemill.bench.scripted.script import ScriptedAnswer, Step
+from tidemill.gateway.cache.recording import Recording
 
 ON = {"megabytes": 1}
 SAME = {"temperature": 0}
@@ -336,6 +337,35 @@ async def test_the_firsts_deadline_is_not_the_others(behind: Behind) -> None:
         assert "deadline_exceeded" in (await first).text
         server.gate.set()
         assert words(await second.end()) == "ebb flow"
+
+
+@pytest.mark.parametrize("rest", [Step(after=30, tokens=1), Step(error="out of memory")], ids=["silence", "an error"])
+async def test_a_deadline_behind_a_whole_answer_is_no_error(rest: Step, behind: Behind) -> None:
+    """Whoever waits for the same answer has been shown all of it: what follows for others is not theirs to wait for."""
+    late = ScriptedAnswer(steps=(Step(role=True), Step(tokens=1, times=3), Step(finish="stop"), rest))
+    async with behind(late, cache=ON) as gateway:
+        body, limit = {**CHAT, **SAME, "stream": True}, {"x-request-timeout": "0.3"}
+        asked = [gateway.client.post("/v1/chat/completions", json=body, headers=limit) for _ in range(2)]
+        for answer in await asyncio.gather(*asked):
+            lines = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+            assert lines.count("data: [DONE]") == 1, answer.text
+            assert lines[-1] == "data: [DONE]"
+            assert '"error"' not in answer.text
+            assert "stop" in lines[-2]
+
+
+async def test_the_end_of_an_answer_is_of_the_pieces_that_a_reader_has() -> None:
+    endings = iter((None, b"marker", b"marker"))
+    recording = Recording(1000, done=lambda _: None, left=lambda _: None, ending=lambda: next(endings))
+    with recording.reader() as quick, recording.reader() as slow:
+        for piece in (b"text", b"stop", b"usage"):
+            await recording.send({"type": "http.response.body", "body": piece, "more_body": True})
+        assert [(await quick.next(), quick.ending) for _ in range(3)] == [
+            *[(b"text", None), (b"stop", b"marker"), (b"usage", b"marker")]
+        ]
+        await recording.send({"type": "http.response.body", "body": b"marker"})
+        assert (await quick.next(), quick.ending) == (b"marker", b"")
+        assert (await slow.next(), slow.ending) == (b"text", None)
 
 
 async def test_whatever_callers_and_replicas_do_nothing_is_left_running_or_kept_by_mistake(behind: Behind) -> None:

@@ -100,8 +100,10 @@ class AnswerCache:
         answer: Callable[[Scope, Receive, Send], Awaitable[None]],
         *,
         spoiled: Callable[[], bool] = lambda: False,
+        ending: Callable[[], bytes | None] = lambda: None,
     ) -> Recording:
-        """Let an answer run, for whoever reads it; it is kept if it may be, and is not ``spoiled`` at its end."""
+        """Let an answer run, for whoever reads it; it is kept if it may be, and is not ``spoiled`` at its end.
+        ``ending``: see Recording."""
         key, age = (wish.digest, wish.mode), self._age
 
         def left(recording: Recording) -> None:
@@ -113,7 +115,7 @@ class AnswerCache:
             if age == self._age and recording.error is None and not recording.cut and not spoiled():
                 self._keep(key, wish.path, recording)
 
-        recording = Recording(int(self.config.entry_megabytes * _MEGABYTE), done=done, left=left)
+        recording = Recording(int(self.config.entry_megabytes * _MEGABYTE), done=done, left=left, ending=ending)
         if not wish.fresh:
             self._coming[key] = recording
         task = asyncio.get_running_loop().create_task(_run(recording, answer))

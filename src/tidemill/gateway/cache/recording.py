@@ -22,10 +22,16 @@ class Recording:
     """Belongs to one event loop. ``send`` and ``receive`` are the ASGI ends that the producer sees."""
 
     def __init__(
-        self, most_bytes: int, *, done: Callable[[Recording], None], left: Callable[[Recording], None]
+        self,
+        most_bytes: int,
+        *,
+        done: Callable[[Recording], None],
+        left: Callable[[Recording], None],
+        ending: Callable[[], bytes | None],
     ) -> None:
         """``done`` is called when the answer is over and before anybody has seen its end, ``left`` when there is nobody
-        to read it any more."""
+        to read it any more. ``ending`` tells what is left to send of an answer that is whole with the piece that is
+        being sent; None: it is not."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.error: BaseException | None = None
@@ -35,6 +41,9 @@ class Recording:
         self._most = most_bytes
         self._done = done
         self._left = left
+        self._ending = ending
+        self._endings: list[tuple[int, bytes]] = []
+        """(pieces with which the answer is whole, what is left to send behind them), as this changed."""
         self._pieces: list[bytes] = []
         self._dropped = 0
         """Pieces that are not there any more."""
@@ -69,11 +78,15 @@ class Recording:
             self.status, self.headers = message["status"], message["headers"]
             self._changed()
             return
+        last = not message.get("more_body", False)
         if data := message.get("body", b""):
             self._pieces.append(data)
             self._size += len(data)
             self.cut = self.cut or self._size > self._most
-        if not message.get("more_body", False):
+            ending = b"" if last else self._ending()
+            if ending is not None and (not self._endings or ending != self._endings[-1][1]):
+                self._endings.append((self._dropped + len(self._pieces), ending))
+        if last:
             self.end()
             return
         self._changed()
@@ -104,6 +117,10 @@ class Recording:
         at = number - self._dropped
         return self._pieces[at] if at < len(self._pieces) else None
 
+    def ending(self, pieces: int) -> bytes | None:
+        """What ends the answer for somebody who has so many pieces of it; None: more is needed."""
+        return next((ending for count, ending in reversed(self._endings) if pieces >= count), None)
+
     def taken(self) -> None:
         """A reader went on."""
         if self.cut:
@@ -128,6 +145,11 @@ class Reader:
         self._recording = recording
         self.position = 0
         """Pieces that were taken."""
+
+    @property
+    def ending(self) -> bytes | None:
+        """What ends the answer behind the pieces that were taken; None: it is not whole with them."""
+        return self._recording.ending(self.position)
 
     async def begun(self) -> None:
         """Wait for status and headers. Raises what ended the producer before."""

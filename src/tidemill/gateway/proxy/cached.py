@@ -50,11 +50,15 @@ class Cached:
             await self._attended(self._replay(kept, out), out, receive)
             return
         joined = recording is not None
-        recording = recording or self._cache.record(self._wish, self._forward, spoiled=lambda: self._forward.resumed)
+        recording = recording or self._record()
         if joined:
             self._call.decision.outcome = "joined another request for the same"
         with recording.reader() as reader:
             await self._attended(self._follow(recording, reader, out, outcome, joined=joined), out, receive)
+
+    def _record(self) -> Recording:
+        forward = self._forward
+        return self._cache.record(self._wish, forward, spoiled=lambda: forward.resumed, ending=lambda: forward.ending)
 
     async def _attended(self, answer: Coroutine[Any, Any, None], out: Outlet, receive: Receive) -> None:
         await attended(answer, out, receive, self._call)
@@ -83,5 +87,6 @@ class Cached:
             headers = [one for one in headers if one[0] != b"content-length"]
         await out.start(recording.status, headers, streaming=not sized)
         while piece := await reader.next():
+            out.ending = reader.ending
             await out.body(piece if relabel is None else relabel.feed(piece))
         await out.body(b"", more=False)

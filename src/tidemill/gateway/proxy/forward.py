@@ -98,16 +98,22 @@ class Forward:
         """Of an answer that has broken: what is still to come."""
         self._resumed = 0
         self._tried: list[str] = []
+        self._out: Outlet | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        out = Outlet(send, self._form, stall_seconds=self._call.stall_seconds)
+        self._out = out = Outlet(send, self._form, stall_seconds=self._call.stall_seconds)
         await attended(self._run(out), out, receive, self._call)
 
     @property
     def resumed(self) -> bool:
         """More than one replica made the answer: asked again, one alone might give another."""
         return self._resumed > 0
+
+    @property
+    def ending(self) -> bytes | None:
+        """What is left to send of an answer that is whole with what is being sent; None: it is not."""
+        return None if self._out is None else self._out.ending
 
     async def _run(self, out: Outlet) -> None:
         """Attempts, until an answer is whole or nobody is left to ask."""
