@@ -3,7 +3,8 @@
     python benchmarks/order_bench.py
     python benchmarks/order_bench.py --seed 1 --requests 1000
 
-The scheduler, the blocks and the prefix cache are the real ones; a step takes what ``step_seconds`` says. Load is the
+The scheduler, the blocks and the prefix cache are the real ones; a step takes what ``step_seconds`` says. The first two
+are there live as well: ``python -m benchmarks.order``. Load is the
 rate over the highest one that the engine could keep up with first come, first served: the number of requests over the
 time in which it answers all of them when they come at once.
 
@@ -28,6 +29,7 @@ from tidemill.bench.figures.latencies import samples
 from tidemill.bench.figures.percentiles import Pool
 from tidemill.bench.figures.slo import parse_slo
 from tidemill.bench.load.prompts import IdPrompts
+from tidemill.bench.load.record import RequestRecord
 from tidemill.bench.load.request import LoadRequest, Prompt
 from tidemill.bench.load.run import Run
 from tidemill.bench.simulation.simulated_run import simulate
@@ -36,7 +38,20 @@ from tidemill.bench.traces.synth import synthesised
 from tidemill.core.config import SchedulerConfig
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 
-__all__ = ["Bench", "Figures", "pace", "prefixes", "shortest", "step_seconds", "tenants"]
+__all__ = [
+    "BURSTY",
+    "LOAD",
+    "STEADY",
+    "Bench",
+    "Figures",
+    "longest_overtake",
+    "pace",
+    "prefixes",
+    "shortest",
+    "step_seconds",
+    "tenants",
+    "two_tenants",
+]
 
 BURSTY: Final = "burstgpt-conv"
 STEADY: Final = "azure-conv-2023"
@@ -64,6 +79,8 @@ class Figures:
     itl_p99: float
     longest: float
     """The longest wait for a first token."""
+    overtake: float
+    """The most seconds that lay between two of whom the later one had its first token before."""
     within: float
     """The share of requests within the objectives."""
     failed: int
@@ -81,6 +98,7 @@ class Figures:
             ttft_p99=ttft.percentile(99) or 0.0,
             itl_p99=itl.percentile(99) or 0.0,
             longest=max((each for one in whole for each in samples(one, "ttft")), default=0.0),
+            overtake=longest_overtake(whole),
             within=sum(map(slo.met, records)) / len(records),
             failed=len(records) - len(whole),
         )
@@ -101,16 +119,24 @@ class Bench:
         rows = [replace(row, session=None, turn=0, think=None) for row in shrunk(rows, SHRINK, longest=LONGEST)]
         return AblationLoad(rows=rows, prompts=IdPrompts(range(1000, 30000), seed=self.seed), asked=LONGEST // 4)
 
-    def run(self, requests: Sequence[LoadRequest], *, told: bool = False, **settings: Any) -> Run:
-        """Requests on an engine with some settings. ``told``: they say how long their answers will be."""
+    def answers(self, requests: Sequence[LoadRequest]) -> dict[int, int]:
+        """Tokens of each answer, by index; more requests than the load has begin again with its first."""
         answers = self.load().answers
+        return {one.index: answers[one.index % self.requests] for one in requests}
+
+    def told(self, requests: Sequence[LoadRequest]) -> list[LoadRequest]:
+        """The same requests, and they say how long their answers will be."""
+        answers = self.answers(requests)
+        return [replace(one, expected_tokens=answers[one.index]) for one in requests]
+
+    def run(self, requests: Sequence[LoadRequest], **settings: Any) -> Run:
+        """Requests on an engine with some settings."""
         return simulate(
             requests,
-            {one.index: answers[one.index % self.requests] for one in requests},
+            self.answers(requests),
             config=replace(self.config, **settings),
             space=KvSpace([KvGroupSpace(num_blocks=2048, block_size=16)]),
             step_seconds=step_seconds,
-            told=told,
         )
 
     def capacity(self) -> float:
@@ -123,26 +149,32 @@ def shortest(requests: int, seed: int, patience: float = 30.0) -> dict[str, Figu
     bench = Bench(trace=BURSTY, requests=requests, seed=seed)
     load = bench.load().at(LOAD * bench.capacity())
     found = {"fcfs": Figures.of(bench.run(load))}
-    for name, told in (("srf, estimated", False), ("srf, true", True)):
-        found[name] = Figures.of(bench.run(load, told=told, order="srf", order_patience=patience))
+    for name, asked in (("srf, estimated", load), ("srf, true", bench.told(load))):
+        found[name] = Figures.of(bench.run(asked, order="srf", order_patience=patience))
     return found
 
 
 def tenants(requests: int, seed: int, order: str) -> dict[int, Figures]:
     """A tenant's figures, by how many times as much another one sends."""
     bench = Bench(trace=STEADY, requests=requests, seed=seed)
-    base, rate = bench.load().at(1.0), 0.25 * bench.capacity()
-    found = {}
-    for times in (1, 10):
-        numbers = random.Random(seed)
-        dues = _arrivals(numbers, rate, "one", requests // 10, None)
+    rate = 0.25 * bench.capacity()
+    loads = {times: two_tenants(bench, rate=rate, count=requests // 10, times=times) for times in (1, 10)}
+    return {times: Figures.of(bench.run(load, order=order), "one") for times, load in loads.items()}
+
+
+def two_tenants(bench: Bench, *, rate: float, count: int, times: float) -> list[LoadRequest]:
+    """So many requests of one tenant, the same whatever ``times`` is, and of another one ``times`` as many a second
+    meanwhile."""
+    numbers = random.Random(bench.seed)
+    dues = _arrivals(numbers, rate, "one", count, None)
+    if times:
         dues += _arrivals(numbers, rate * times, "other", None, dues[-1][0])
-        load = [
-            replace(base[index % requests], index=index, due=due, tenant=name)
-            for index, (due, name) in enumerate(sorted(dues))
-        ]
-        found[times] = Figures.of(bench.run(load, order=order), "one")
-    return found
+    base = bench.load().at(1.0)
+    load = [
+        replace(base[index % bench.requests], index=index, due=due, tenant=name)
+        for index, (due, name) in enumerate(dues)
+    ]
+    return sorted(load, key=lambda one: one.due)
 
 
 def prefixes(requests: int, seed: int, patience: float) -> dict[str, float]:
@@ -170,6 +202,15 @@ def pace(requests: int, seed: int, rate: float) -> dict[str, Figures]:
     load = bench.load().at(rate)
     found = {f"{tokens} tokens": Figures.of(bench.run(load, max_step_tokens=tokens)) for tokens in (512, 256, 128, 64)}
     found["80 ms"] = Figures.of(bench.run(load, max_step_tokens=512, itl_target=0.08))
+    return found
+
+
+def longest_overtake(records: Iterable[RequestRecord]) -> float:
+    """Seconds; 0 if first tokens came in the order of the requests."""
+    found, latest = 0.0, 0.0
+    for one in sorted((one for one in records if one.first is not None), key=lambda one: one.first or 0.0):
+        latest = max(latest, one.sent or 0.0)
+        found = max(found, latest - (one.sent or 0.0))
     return found
 
 

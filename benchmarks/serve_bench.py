@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 TIDEMILL = [sys.executable, "-m", "tidemill.cli"]
@@ -32,10 +32,15 @@ def default_model() -> str:
     return subprocess.run([sys.executable, finder], check=True, capture_output=True, text=True).stdout.strip()
 
 
-@contextmanager
-def default_server(options: str) -> Iterator[str]:
+def default_server(options: str) -> AbstractContextManager[str]:
     """A server with the default model and these options on a free port; its base URL. It ends with the block."""
-    command = [*TIDEMILL, "serve", default_model(), "--port", "0", "--name", "default", *shlex.split(options)]
+    return server(default_model(), ["--name", "default", *shlex.split(options)])
+
+
+@contextmanager
+def server(model: str, options: Sequence[str]) -> Iterator[str]:
+    """The same with any model."""
+    command = [*TIDEMILL, "serve", model, "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield _wait_for_address(process)

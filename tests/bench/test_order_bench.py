@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.order_bench import Bench, pace, prefixes, shortest, tenants
-from tidemill.bench.load.record import RequestRecord
+from benchmarks.order_bench import Bench, longest_overtake, pace, prefixes, shortest, tenants, two_tenants
+from tidemill.bench.load.record import Arrived, RequestRecord
 
 
 @pytest.fixture(scope="module")
@@ -25,25 +25,34 @@ def test_with_it_nobody_waits_longer_than_in_order_of_arrival_and_the_patience(l
     assert lengths["srf, true"].longest < lengths["fcfs"].longest + 30.0
 
 
-def overtaken(records: list[RequestRecord], seconds: float) -> int:
-    """How often one that came so much later had its first token before."""
-    ordered = sorted(records, key=lambda one: one.sent)
-    return sum(
-        later.sent - one.sent >= seconds and later.first < one.first
-        for place, one in enumerate(ordered)
-        for later in ordered[place:]
-    )
+def came(*times: tuple[float, float | None]) -> list[RequestRecord]:
+    return [
+        RequestRecord(index=index, due=sent, sent=sent, arrived=[] if first is None else [Arrived(first, 1)])
+        for index, (sent, first) in enumerate(times)
+    ]
+
+
+def test_the_longest_overtake_is_by_the_latest_of_those_that_had_their_first_token_before():
+    assert longest_overtake(came((0.0, 1.0), (0.5, 1.5), (0.7, None))) == 0.0
+    assert longest_overtake(came((0.0, 9.0), (1.0, 2.0), (4.0, 8.0), (5.0, 9.5), (3.0, 8.5))) == 4.0
 
 
 @pytest.mark.parametrize("patience", [0.5, 2.0])
 def test_nobody_has_a_first_token_after_one_that_came_as_much_later_as_the_patience(patience):
     bench = Bench(trace="burstgpt-conv", requests=300)
     load = bench.load().at(0.85 * bench.capacity())
-    bounded = bench.run(load, told=True, order="srf", order_patience=patience)
-    boundless = bench.run(load, told=True, order="srf", order_patience=1e6)
-    assert overtaken(bounded.records, patience) == 0
-    assert overtaken(boundless.records, patience) > 100
-    assert overtaken(bounded.records, 0.9 * patience) > 0
+    bounded = bench.run(bench.told(load), order="srf", order_patience=patience)
+    boundless = bench.run(bench.told(load), order="srf", order_patience=1e6)
+    assert 0.9 * patience < longest_overtake(bounded.records) < patience
+    assert longest_overtake(boundless.records) > 2 * patience
+
+
+def test_a_tenant_sends_the_same_whatever_is_beside_it():
+    bench = Bench(trace="azure-conv-2023", requests=40)
+    alone, beside = (two_tenants(bench, rate=2.0, count=10, times=times) for times in (0, 10))
+    assert [one for one in beside if one.tenant == "one"] == alone
+    assert len({one.index for one in beside}) == len(beside) > 50
+    assert [one.due for one in beside] == sorted(one.due for one in beside)
 
 
 def test_a_tenant_that_sends_ten_times_as_much_waits_for_itself():

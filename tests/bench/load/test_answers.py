@@ -221,3 +221,13 @@ def test_connections_are_used_again_while_they_are_fresh() -> None:
     run, server = on_server(script, asked(20, every=3.0))
     assert [record.outcome for record in run.records] == ["ok"] * 20
     assert (len(server.seen), server.connections) == (20, 20)
+
+
+@pytest.mark.parametrize("said", [None, 12])
+def test_a_request_says_how_long_its_answer_will_be_where_the_load_does(said: int | None) -> None:
+    script = answers(Step(tokens=1), Step(finish="stop"), Step(done=True))
+    _, server = on_server(script, asked(expected_tokens=said))
+    assert server.seen[0].body.get("expected_output_tokens") == said
+    _, backend = on_backend(script, asked(expected_tokens=said))
+    (request,) = backend.requests
+    assert request.expected_tokens == said

@@ -34,7 +34,7 @@ def on_engine(
 
 def test_tokens_of_a_delta_come_together_and_are_counted() -> None:
     steps = [Step(tokens=(1,), delay=0.5), Step(tokens=(2, 3, 4), delay=0.3), Step(tokens=(5, 6, 7), delay=0.3)]
-    run, engine = on_engine(steps, max_tokens=7, tenant="t")
+    run, engine = on_engine(steps, max_tokens=7, tenant="t", expected_tokens=5)
     (record,) = run.records
     assert [(item.at, item.tokens) for item in record.arrived] == [
         (pytest.approx(0.5), 1),
@@ -45,6 +45,7 @@ def test_tokens_of_a_delta_come_together_and_are_counted() -> None:
     assert samples(record, "itl") == pytest.approx([0.1] * 6)
     (request,) = engine.requests
     assert (request.sampling.max_tokens, request.sampling.ignore_eos, request.tenant) == (7, True, "t")
+    assert request.expected_tokens == 5
     assert list(request.prompt) == list(range(8))
 
 

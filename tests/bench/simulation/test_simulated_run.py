@@ -63,6 +63,13 @@ def test_an_answer_that_ends_by_itself_ends_before_what_it_asked_for() -> None:
     assert (record.output_tokens, record.asked_tokens) == (2, 50)
 
 
+def test_a_length_that_is_said_counts_for_the_order_and_not_for_the_answer() -> None:
+    requests = [asked(0, 20, 50), asked(1, 20, 50, expected_tokens=40), asked(2, 20, 50, expected_tokens=5)]
+    done = run(*requests, answers=dict.fromkeys(range(3), 2), order="srf", max_running=1)
+    assert [record.index for record in sorted(done.records, key=lambda one: one.ended or 0.0)] == [2, 1, 0]
+    assert [record.output_tokens for record in done.records] == [2, 2, 2]
+
+
 def test_padding_takes_its_time() -> None:
     requests = [asked(0, 30, 1), asked(1, 10, 2)]
     static = run(*requests, policy="static")

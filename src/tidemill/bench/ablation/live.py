@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidemill.bench.ablation.load import AnyLoad
+from tidemill.bench.ablation.load import AnyLoad, ending_early
 from tidemill.bench.ablation.point import Point
 from tidemill.bench.figures.slo import Slo
 from tidemill.bench.hope import Hope
@@ -71,11 +71,7 @@ class LiveMeasure:
             raise hope.gone from None
 
     def _requests(self, rate: float) -> list[LoadRequest]:
-        answers = self.load.answers
-        return [
-            replace(one, cancel_after=answers[one.index]) if answers[one.index] < one.max_tokens else one
-            for one in self.load.at(rate)
-        ]
+        return ending_early(self.load.at(rate), self.load.answers)
 
     def _warmup(self) -> list[LoadRequest]:
         prompt = self.load.prompts.make((), _WARMUP, "warmup")

@@ -7,7 +7,7 @@ for the most is dear.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from tidemill.bench.load.request import LoadRequest
 from tidemill.bench.traces.row import Segment, TraceRow
 from tidemill.core.errors import ConfigError
 
-__all__ = ["AblationLoad", "AnyLoad", "shrunk"]
+__all__ = ["AblationLoad", "AnyLoad", "ending_early", "shrunk"]
 
 
 class AnyLoad(Protocol):
@@ -54,6 +54,14 @@ def shrunk(rows: Sequence[TraceRow], factor: float, *, longest: int) -> list[Tra
         prefix = tuple(Segment(segment.id, count(segment.tokens)) for segment in row.prefix)
         found.append(replace(row, prompt_tokens=prompt, output_tokens=output, prefix=prefix))
     return found
+
+
+def ending_early(requests: Sequence[LoadRequest], answers: Mapping[int, int]) -> list[LoadRequest]:
+    """Requests that hang up after the tokens that their answers have (by index), where they ask for more."""
+    return [
+        replace(one, cancel_after=answers[one.index]) if answers[one.index] < one.max_tokens else one
+        for one in requests
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

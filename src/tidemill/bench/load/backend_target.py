@@ -71,6 +71,7 @@ class BackendTarget:
             "stream": True,
             "include_usage": True,
             "tenant": request.tenant or "",
+            "expected_tokens": request.expected_tokens,
         }
         if self.endpoint == "completions":
             ids = None if prompt.ids is None else tuple(prompt.ids)

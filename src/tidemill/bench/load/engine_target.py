@@ -50,6 +50,7 @@ class EngineTarget:
             prompt=ids.tolist(),
             sampling=replace(self.sampling, max_tokens=request.max_tokens),
             tenant=request.tenant or "",
+            expected_tokens=request.expected_tokens,
         )
 
         async def send(watch: Watch) -> None:

@@ -100,6 +100,8 @@ class HttpTarget:
         }
         if request.priority:
             asked["priority"] = request.priority
+        if request.expected_tokens is not None:
+            asked["expected_output_tokens"] = request.expected_tokens
         return msgspec.json.encode({name: value for name, value in {**asked, **self.body}.items() if value is not None})
 
 

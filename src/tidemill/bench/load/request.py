@@ -44,5 +44,7 @@ class LoadRequest:
     """Seconds after the end of the turn before; it is then sent by this and not by ``due``."""
     tenant: str | None = None
     priority: int = 0
+    expected_tokens: int | None = None
+    """How long the caller says its answer will be (``expected_output_tokens``); None: it does not say."""
     cancel_after: int | None = None
     """Hang up after so many tokens."""

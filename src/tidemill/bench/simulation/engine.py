@@ -53,7 +53,6 @@ class SimulatedEngine:
     config: SchedulerConfig
     space: KvSpace
     step_seconds: StepSeconds
-    told: bool = False
     clock: ManualClock = field(default_factory=ManualClock)
     records: list[RequestRecord] = field(default_factory=list)
     scheduler: Scheduler = field(init=False)
@@ -92,7 +91,7 @@ class SimulatedEngine:
             id=SequenceId(request.index),
             num_prompt=request.prompt.tokens,
             max_tokens=request.max_tokens,
-            standing=self._standing(request, answer),
+            standing=_standing(request),
         )
         if not self.scheduler.has_room(1) or not self.scheduler.fits_alone(counters):
             record.outcome, record.error, record.ended = "refused", "the engine has no room for it", self.now
@@ -129,15 +128,6 @@ class SimulatedEngine:
             ended += self._commit(share)
         return ended
 
-    def _standing(self, request: LoadRequest, answer: int) -> Standing:
-        tenant = request.tenant or ""
-        return Standing(
-            priority=request.priority,
-            tenant=tenant,
-            expected_tokens=answer if self.told else None,
-            templates=templates_of(request.prompt.ids or (), tenant),
-        )
-
     def _commit(self, share: Share) -> list[RequestRecord]:
         one = self._sequences[share.sequence.id]
         if not share.num_outputs:
@@ -170,6 +160,16 @@ class SimulatedEngine:
         record.finish_reason = "length"
         del self._sequences[one.counters.id]
         return record
+
+
+def _standing(request: LoadRequest) -> Standing:
+    tenant = request.tenant or ""
+    return Standing(
+        priority=request.priority,
+        tenant=tenant,
+        expected_tokens=request.expected_tokens,
+        templates=templates_of(request.prompt.ids or (), tenant),
+    )
 
 
 def _rows(schedule: Schedule) -> Iterable[tuple[int, int, int]]:

@@ -29,15 +29,13 @@ def simulate(
     config: SchedulerConfig,
     space: KvSpace,
     step_seconds: StepSeconds,
-    told: bool = False,
 ) -> Run:
     """Put requests on a simulated engine, each when it is due, and let them all end.
 
     ``answers``: tokens after which a request's answer ends by itself, by index; others have ``max_tokens``. Prompts
-    have token ids. What the engine would refuse is refused: a queue that is full, a sequence that never fits. ``told``:
-    requests say how long their answers will be.
+    have token ids. What the engine would refuse is refused: a queue that is full, a sequence that never fits.
     """
-    engine = SimulatedEngine(config, space, step_seconds, told)
+    engine = SimulatedEngine(config, space, step_seconds)
     arrivals = Arrivals(chains(requests))
     while True:
         while (due := arrivals.next_due) is not None and due <= engine.now:

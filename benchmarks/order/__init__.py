@@ -1,0 +1,1 @@
+"""What orders bring on a server, live: see ``__main__``."""
