@@ -269,11 +269,70 @@ LinearOutput rows_from(LinearOutput output, std::int32_t first) {
   return output;
 }
 
+// The outputs of up to 16 rows, tile after tile, beside weights that come from memory. Every row has its outputs, and what is
+// added to them, in a line and a page of its own. Going through 16 of those after each tile makes the processor lose the
+// weights that it fetches ahead on its own, which costs up to a quarter of the product. So outputs go past the caches, and
+// where something is added some tiles wait for each other.
+class StreamOutput {
+ public:
+  StreamOutput(const PackedMatrix& weight, const LinearOutput& output, std::int32_t row, std::int32_t rows, std::int32_t first)
+      : output_(output), n_(weight.n), row_(row), rows_(rows), first_(first), past_caches_(weight.bytes() >= kLeastBytes) {}
+
+  // Sums [16][16] of the tile behind the one before.
+  void add(const float* acc) {
+    if (output_.residual == nullptr) return store(acc, 1);
+    __builtin_memcpy(kept_[count_], acc, sizeof(kept_[0]));
+    if (++count_ == kKept) flush();
+  }
+
+  // What was added so far is written, and the next tile is this one.
+  void flush(std::int32_t next) {
+    flush();
+    first_ = next;
+  }
+
+  static void finish() { Avx512PastCaches::finish(); }
+
+ private:
+  static constexpr std::int32_t kKept = 16;
+  static constexpr std::size_t kLeastBytes = std::size_t{4} << 20;  // of a weight: the outputs of others are still near when they are read
+
+  void flush() {
+    const std::int32_t count = count_;
+    count_ = 0;
+    store(kept_[0], count);
+  }
+
+  void store(const float* sums, std::int32_t count) {
+    past_caches_ ? store_rows<Avx512PastCaches>(sums, count) : store_rows<Avx512Store>(sums, count);
+    first_ += count;
+  }
+
+  template <class Store>
+  void store_rows(const float* sums, std::int32_t count) const {
+    for (std::int32_t r = 0; r < rows_; ++r) {
+      LinearOutput one = output_;
+      one.out += static_cast<std::size_t>(row_ + r) * output_.out_stride;
+      if (one.residual != nullptr) one.residual += static_cast<std::size_t>(row_ + r) * output_.residual_stride;
+      for (std::int32_t t = 0; t < count; ++t) {
+        store_tile<Store>(sums + (t * kTileRows + r) * kTileColumns, 0, 1, first_ + t, n_, one);
+      }
+    }
+  }
+
+  const LinearOutput& output_;
+  const std::int32_t n_, row_, rows_;
+  std::int32_t first_;  // tile of the sums that are kept
+  std::int32_t count_ = 0;
+  const bool past_caches_;
+  alignas(64) float kept_[kKept][kTileRows * kTileColumns];
+};
+
 // Rows [0, rows) of some tiles, which are not expanded beforehand. False, with nothing done, where there is no memory.
 template <Layout L>
 bool stream_rows(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t rows, std::int32_t tile_begin,
                  std::int32_t tile_end, const LinearOutput& output) {
-  const std::size_t block_bytes = kBlockRecord * static_cast<std::size_t>(x.k / kGroup);
+  const std::size_t block_bytes = block_record(form_of(L)) * static_cast<std::size_t>(x.k / kGroup);
   const std::int32_t blocks = (rows + kTileRows - 1) / kTileRows;
   std::uint8_t* const records = thread_scratch(block_bytes * static_cast<std::size_t>(blocks));
   if (records == nullptr) return false;
@@ -289,15 +348,19 @@ bool stream_rows(const PackedMatrix& weight, const QuantizedRows& x, std::int32_
     for (std::int32_t b = 0; b < blocks; ++b) {
       const std::int32_t row = b * kTileRows;
       const std::int32_t count = rows - row < kTileRows ? rows - row : kTileRows;
+      StreamOutput sums(weight, output, row, count, begin);
       stream_tiles<L>(weight, records + block_bytes * static_cast<std::size_t>(b), begin, end,
                       [&](std::int32_t t, const float* acc, bool finite) {
-        if (finite) return store_tile<Avx512Store>(acc, row, count, t, weight.n, output);
+        if (finite) return sums.add(acc);
+        sums.flush(t + 1);
         QuantizedRows own = rows_from(x, row);
         own.rows = count;
         linear_kernels_avx512().linear_quantized(weight, own, t, t + 1, rows_from(output, row), 0, nullptr);
       });
+      sums.flush(end);
     }
   }
+  StreamOutput::finish();
   release_tiles();
   return true;
 }

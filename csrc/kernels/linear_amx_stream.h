@@ -2,15 +2,16 @@
 // pass once, so they are not expanded beforehand: the codes of a group are, a few groups before its product, while the sums
 // of an earlier one are added. Those three and the fetches from memory are mixed, row by row.
 //
-// Codes stay unsigned here; what they are too much is taken off the integer sums, exactly, with the number that raises those
-// to floats. So the bits are those of linear.h again.
+//   Block    per group: codes [row][k] | scale [16] | scale_sum [16], where minimums want it
 //
-//   Block    per group: codes [row][k] | scale | scale_sum | raise of the first half, or of the whole | of the second
-//            (each [16])
+// Sums become floats with one integer addition, that of kRaise, which waits in a register: so the products have to be those
+// of signed codes. That of linear.h is what comes out, bit by bit.
 //
 // For linear_amx.cpp alone: everything is in an anonymous namespace, and compiled for AVX-512.
 #pragma once
 #include <immintrin.h>
+
+#include <utility>
 
 #include "kernels/linear_amx_operands.h"
 #include "kernels/linear_amx_raise.h"
@@ -21,19 +22,38 @@
 namespace tidemill {
 namespace {
 
-inline constexpr std::size_t kBlockRecord = kCodeBytes + 4 * 64;
-
-// Whether codes are multiplied as they are: not those with a zero for each column.
+// Whether codes are multiplied as they lie in memory.
 template <Layout L>
-inline constexpr bool kUnsignedCodes = kShape<L>.scales != Scales::kHalfZero;
+inline constexpr bool kStored = L == Layout::kQ8;
+
+// Whether codes stay in the upper half of their bytes, 16 times as large: there one operation makes signed numbers of those
+// that are 8 too much. Scales are divided by 16, which is exact.
+template <Layout L>
+inline constexpr bool kUpperHalf = L == Layout::kQ4Symmetric;
 
 template <Layout L>
-inline constexpr int kTooMuch = !kUnsignedCodes<L> ? 0 : kSignedCodes<L> ? 128 : kShape<L>.offset;
+inline constexpr bool kUnsignedCodes = !kSignedCodes<L> && !kShape<L>.subtracts();
 
+constexpr std::size_t block_record(Form form) { return kCodeBytes + (form == Form::kMinimum ? 128 : 64); }
+
+// The codes of quads `pair` * 2 and that + 1 of a group, for tiles.
 template <Layout L>
-inline __m512i stream_codes(const std::uint8_t* group, int quad) {
-  if constexpr (kUnsignedCodes<L>) return codes_at<L>(group, quad);
-  return signed_codes<L>(group, quad);
+inline void expand_pair(const std::uint8_t* group, int pair, std::uint8_t* codes) {
+  codes += 128 * pair;
+  if constexpr (kUpperHalf<L>) {
+    const std::uint8_t* left = group + kShape<L>.group_header() + 32 * pair;
+    const __m512i bytes = _mm512_inserti64x4(_mm512_castsi256_si512(load_half_vector(left)), load_half_vector(left + 128), 1);
+    const __m512i upper = _mm512_set1_epi8(static_cast<char>(0xf0)), sign = _mm512_set1_epi8(static_cast<char>(0x80));
+    constexpr int kAndXor = 0x6a;
+    _mm512_store_si512(codes, _mm512_ternarylogic_epi32(_mm512_slli_epi16(bytes, 4), upper, sign, kAndXor));
+    _mm512_store_si512(codes + 64, _mm512_ternarylogic_epi32(bytes, upper, sign, kAndXor));
+  } else {
+    TIDEMILL_UNROLL
+    for (int quad = 2 * pair; quad < 2 * pair + 2; ++quad) {
+      const __m512i made = kUnsignedCodes<L> ? codes_at<L>(group, quad) : signed_codes<L>(group, quad);
+      _mm512_store_si512(codes + 64 * (quad % 2), made);
+    }
+  }
 }
 
 template <int Sums, int Left, int Right, bool Unsigned>
@@ -45,22 +65,11 @@ inline void multiply_codes() {
   }
 }
 
-// What raises the sums of the rows of a panel: of whole groups, or of their two halves; half_sums as QuantizedRows has them.
-template <Layout L>
-inline void store_raises(__m128i half_sums, std::uint8_t* first, std::uint8_t* second, __mmask8 rows) {
-  const __m128i sums[2] = {_mm_srai_epi32(_mm_slli_epi32(half_sums, 16), 16), _mm_srai_epi32(half_sums, 16)};
-  const auto raise = [](__m128i sum) {
-    return _mm_sub_epi32(_mm_set1_epi32(kRaise), _mm_mullo_epi32(sum, _mm_set1_epi32(kTooMuch<L>)));
-  };
-  _mm_mask_storeu_epi32(first, rows, raise(kShape<L>.halves() ? sums[0] : _mm_add_epi32(sums[0], sums[1])));
-  if constexpr (kShape<L>.halves()) _mm_mask_storeu_epi32(second, rows, raise(sums[1]));
-}
-
 // A panel of Count rows, which are rows row .. row + Count - 1 of a block.
 template <Layout L, int Count>
 inline void block_panel(const std::int8_t* values, const float* scales, std::int32_t groups, int row, std::uint8_t* out) {
-  constexpr __mmask8 kRows = (1 << Count) - 1;
-  for (std::int32_t g = 0; g < groups; ++g, values += kGroup * Count, scales += kGroupScales * Count, out += kBlockRecord) {
+  constexpr Form form = form_of(L);
+  for (std::int32_t g = 0; g < groups; ++g, values += kGroup * Count, scales += kGroupScales * Count, out += block_record(form)) {
     std::uint8_t* codes = out + kGroup * row;
     if constexpr (Count == kPanelRows) {
       turn_panel(values, codes);
@@ -71,8 +80,7 @@ inline void block_panel(const std::int8_t* values, const float* scales, std::int
     }
     std::uint8_t* words = out + kCodeBytes + 4 * row;
     __builtin_memcpy(words, scales, sizeof(float) * Count);
-    __builtin_memcpy(words + 64, scales + Count, sizeof(float) * Count);
-    store_raises<L>(_mm_maskz_loadu_epi32(kRows, scales + 2 * Count), words + 128, words + 192, kRows);
+    if constexpr (form == Form::kMinimum) __builtin_memcpy(words + 64, scales + Count, sizeof(float) * Count);
   }
 }
 
@@ -81,7 +89,7 @@ template <Layout L>
 void make_block(const QuantizedRows& x, std::int32_t first, std::uint8_t* out) {
   const std::int32_t groups = x.k / kGroup;
   const std::int32_t rows = x.rows - first < kTileRows ? x.rows - first : kTileRows;
-  if (rows < kTileRows) __builtin_memset(out, 0, kBlockRecord * static_cast<std::size_t>(groups));
+  if (rows < kTileRows) __builtin_memset(out, 0, block_record(form_of(L)) * static_cast<std::size_t>(groups));
   for (std::int32_t row = 0; row < rows; row += kPanelRows) {
     const auto before = static_cast<std::size_t>(first + row) * static_cast<std::size_t>(groups);
     const std::int8_t* values = x.values + before * kGroup;
@@ -124,16 +132,117 @@ class GroupsOf {
   std::uint32_t number_ = 0;
 };
 
-// total = raised(sums) * d + minus, and similar, need the sums as floats: with the raise of the row added, their bits are
-// those of kRaised + sum.
-inline __m512 raised_by(const std::int32_t* sums, const std::uint8_t* raise) {
-  int word;
-  __builtin_memcpy(&word, raise, 4);
-  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_load_si512(sums), _mm512_set1_epi32(word)));
+// f<R>() for each row of a block: constants, or GCC keeps what the rows sum up to in memory.
+template <class F>
+inline __attribute__((always_inline)) void each_row(const F& f) {
+  [&]<int... R>(std::integer_sequence<int, R...>) __attribute__((always_inline)) {
+    (f.template operator()<R>(), ...);
+  }(std::make_integer_sequence<int, kTileRows>());
 }
 
-inline void add_scaled(__m512& total, __m512 a, const std::uint8_t* b) {
-  __asm__ volatile("vfmadd231ps (%2)%{1to16%}, %1, %0" : "+v"(total) : "v"(a), "r"(b));
+// The products of the groups of some tiles with the rows of a block: expanded some groups ahead, begun, and their sums
+// stored. Each is a few steps that are mixed with other work.
+template <Layout L>
+class StreamProducts {
+ public:
+  static constexpr bool kHalves = form_of(L) == Form::kHalves;
+  static constexpr int kSum = kHalves ? 512 : 256;
+  static constexpr int kExpandAhead = 5;   // of the group that is added: a tile cannot be loaded from what is still being stored
+  static constexpr int kProductAhead = 2;  // an even number, begun; the sums of one are stored during the next
+
+  // What is kept of some groups. Apart from the rest: what a tile is loaded from cannot stay in registers.
+  struct Kept {
+    alignas(64) std::uint8_t codes[8][kCodeBytes];
+    alignas(64) std::int32_t sums[4][kSum];
+  };
+
+  // rows: the records of a block; tiles: `all` groups, an even number for each tile.
+  inline __attribute__((always_inline))
+  StreamProducts(const std::uint8_t* tiles, std::uint64_t all, const std::uint8_t* rows, std::uint32_t groups, Kept& kept)
+      : kept_(kept), expanded_(tiles), multiplied_(tiles), all_(all), rows_(rows), row_(rows), groups_(groups), left_(groups) {
+    for (int i = 0; i < kExpandAhead; ++i) {
+      for (int pair = 0; pair < kGroup / 8; ++pair) expand(pair);
+      expand_done();
+    }
+    for (int i = 0; i < kProductAhead; ++i) {
+      for (int number = 0; number < 8; ++number) i % 2 != 0 ? step<true>(number) : step<false>(number);
+      step_done();
+    }
+  }
+
+  const std::uint8_t* furthest() const { return expanded_.group(); }
+
+  // Sums of the group that is kProductAhead before the next product: [half][row][output].
+  const std::int32_t* sums() const { return sums_of(product_ - kProductAhead); }
+
+  // A pair of quads, of kGroup / 8.
+  inline __attribute__((always_inline)) void expand(int pair) {
+    if constexpr (!kStored<L>) expand_pair<L>(expanded_.group(), pair, kept_.codes[expanded_count_ % 8]);
+  }
+
+  inline __attribute__((always_inline)) void expand_done() {
+    if (++expanded_count_ < all_) expanded_.next();  // past the last one, that one again
+  }
+
+  // One of 8, of a group the number of which is odd or not.
+  template <bool Odd>
+  inline __attribute__((always_inline)) void step(int number) {
+    const std::uint8_t* right = kept_.codes[product_ % 8];
+    if constexpr (kStored<L>) right = multiplied_.group() + kShape<L>.group_header();
+    std::int32_t* before = sums_of(product_ - 1);
+    if constexpr (kHalves) {
+      switch (number) {
+        case 0: zero_tile<kSums>(); return load_tile<kLeftHalf>(row_, kGroup);
+        case 1: return load_tile<kRightHalf>(right, 64);
+        case 2: return multiply_codes<kSums, kLeftHalf, kRightHalf, kUnsignedCodes<L>>();
+        case 3: return store_tile_rows<kOtherSums>(before + 256, 64);
+        case 4: zero_tile<kOtherSums>(); return load_tile<kLeftHalf>(row_ + kGroup / 2, kGroup);
+        case 5: return load_tile<kRightHalf>(right + kCodeBytes / 2, 64);
+        case 6: return multiply_codes<kOtherSums, kLeftHalf, kRightHalf, kUnsignedCodes<L>>();
+        default: return store_tile_rows<kSums>(sums_of(product_), 64);
+      }
+    } else {
+      constexpr int kNow = Odd ? kOtherSums : kSums;
+      switch (number) {
+        case 0: return zero_tile<kNow>();
+        case 2: return load_tile<kLeft>(row_, kGroup);
+        case 3: return load_tile<kRight>(right, 64);
+        case 4: return multiply_codes<kNow, kLeft, kRight, kUnsignedCodes<L>>();
+        case 6: return store_tile_rows<kSums + kOtherSums - kNow>(before, 64);
+        default: return;
+      }
+    }
+  }
+
+  inline __attribute__((always_inline)) void step_done() {
+    if (++product_ < all_ && kStored<L>) multiplied_.next();
+    row_ += block_record(form_of(L));
+    if (--left_ == 0) {
+      left_ = groups_;
+      row_ = rows_;
+    }
+  }
+
+ private:
+  std::int32_t* sums_of(std::uint64_t product) const { return kept_.sums[product % 4]; }
+
+  Kept& kept_;
+  GroupsOf<L> expanded_, multiplied_;
+  std::uint64_t expanded_count_ = 0, product_ = 0;
+  const std::uint64_t all_;
+  const std::uint8_t* const rows_;
+  const std::uint8_t* row_;
+  const std::uint32_t groups_;
+  std::uint32_t left_;
+};
+
+// float(sums) * d, rounded once; minus_raised is -kRaised * d, which is exact.
+inline __m512 scaled_sums(const std::int32_t* sums, __m512i raise, __m512 d, __m512 minus_raised) {
+  return _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_load_si512(sums), raise)), d, minus_raised);
+}
+
+inline __m512 float_sums(const std::int32_t* sums, __m512i raise) {
+  return _mm512_sub_ps(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_load_si512(sums), raise)), _mm512_set1_ps(kRaised));
 }
 
 // Rows of a block x tiles [begin, end), of an even number of groups: emit(tile, acc [16][16], finite). Where a scale is not
@@ -142,128 +251,65 @@ template <Layout L, class Emit>
 void stream_tiles(const PackedMatrix& weight, const std::uint8_t* rows, std::int32_t begin, std::int32_t end, const Emit& emit) {
   constexpr Form form = form_of(L);
   constexpr bool kHalves = form == Form::kHalves;
-  constexpr int kSum = kHalves ? 512 : 256;
-  constexpr int kCodesKept = 8, kSumsKept = 4;
-  constexpr int kExpandAhead = 5;   // of the group that is added: a tile cannot be loaded from what is still being stored
-  constexpr int kProductAhead = 2;  // an even number, begun; the sums of one are stored during the next
   constexpr std::size_t kBytes = kShape<L>.group_bytes();
   const std::int32_t groups = weight.k / kGroup;
-  const std::int64_t all = std::int64_t{groups} * (end - begin);
-  alignas(64) std::uint8_t codes[kCodesKept][kCodeBytes];
-  alignas(64) std::int32_t sums[kSumsKept][kSum];
-  alignas(64) float acc[kTileRows * kTileColumns];
   const std::uint8_t* first = weight.data + weight.tile_bytes * static_cast<std::size_t>(begin);
-  GroupsOf<L> expanded(first), added(first);
-  std::int64_t expanded_count = 0, product_count = 0;
-  const std::uint8_t* product_row = rows;
-  std::int32_t product_left = groups;
-
-  const auto expand_quad = [&](int quad) __attribute__((always_inline)) {
-    _mm512_store_si512(codes[expanded_count % kCodesKept] + 64 * quad, stream_codes<L>(expanded.group(), quad));
-  };
-  const auto expand_done = [&]() __attribute__((always_inline)) {
-    if (++expanded_count < all) expanded.next();  // past the last one, that one again
-  };
-  const auto product_step = [&]<bool Odd>(int step) __attribute__((always_inline)) {
-    const std::uint8_t* right = codes[product_count % kCodesKept];
-    std::int32_t* sum = sums[(product_count + kSumsKept - 1) % kSumsKept];  // of the one before
-    if constexpr (kHalves) {
-      switch (step) {
-        case 0: zero_tile<kSums>(); return load_tile<kLeftHalf>(product_row, kGroup);
-        case 1: load_tile<kRightHalf>(right, 64); return;
-        case 2: return multiply_codes<kSums, kLeftHalf, kRightHalf, kUnsignedCodes<L>>();
-        case 3: return store_tile_rows<kOtherSums>(sum + 256, 64);
-        case 4: zero_tile<kOtherSums>(); return load_tile<kLeftHalf>(product_row + kGroup / 2, kGroup);
-        case 5: load_tile<kRightHalf>(right + kCodeBytes / 2, 64); return;
-        case 6: return multiply_codes<kOtherSums, kLeftHalf, kRightHalf, kUnsignedCodes<L>>();
-        default: return store_tile_rows<kSums>(sums[product_count % kSumsKept], 64);
-      }
-    } else {
-      constexpr int kNow = Odd ? kOtherSums : kSums;
-      switch (step) {
-        case 0: return zero_tile<kNow>();
-        case 2: return load_tile<kLeft>(product_row, kGroup);
-        case 3: return load_tile<kRight>(right, 64);
-        case 4: return multiply_codes<kNow, kLeft, kRight, kUnsignedCodes<L>>();
-        case 6: return store_tile_rows<kSums + kOtherSums - kNow>(sum, 64);
-        default: return;
-      }
-    }
-  };
-  const auto product_done = [&]() __attribute__((always_inline)) {
-    ++product_count;
-    product_row += kBlockRecord;
-    if (--product_left == 0) {
-      product_left = groups;
-      product_row = rows;
-    }
-  };
-  for (int i = 0; i < kExpandAhead; ++i) {
-    TIDEMILL_UNROLL
-    for (int quad = 0; quad < kGroup / 4; ++quad) expand_quad(quad);
-    expand_done();
-  }
-  for (int i = 0; i < kProductAhead; ++i, product_done()) {
-    for (int step = 0; step < 8; ++step) {
-      i % 2 != 0 ? product_step.template operator()<true>(step) : product_step.template operator()<false>(step);
-    }
-  }
-  std::int64_t number = 0;
+  const auto all = static_cast<std::uint64_t>(groups) * static_cast<std::uint64_t>(end - begin);
+  typename StreamProducts<L>::Kept kept;
+  StreamProducts<L> products(first, all, rows, static_cast<std::uint32_t>(groups), kept);
+  GroupsOf<L> added(first);
+  alignas(64) float acc[kTileRows * kTileColumns];
   BlockScales block{_mm512_setzero_ps(), _mm512_setzero_ps()};
   for (std::int32_t t = begin; t < end; ++t) {
-    __m512 total[16];
-    TIDEMILL_UNROLL
-    for (int r = 0; r < 16; ++r) total[r] = _mm512_setzero_ps();
+    __m512 total[kTileRows];
+    each_row([&]<int R>() __attribute__((always_inline)) { total[R] = _mm512_setzero_ps(); });
     const std::uint8_t* row = rows;
     __mmask16 infinite = 0;
     const auto add_group = [&]<bool Odd>(std::int32_t g) __attribute__((always_inline)) {
-      fetch_ahead<kBytes, 4 * kBytes>(expanded.group());
+      fetch_ahead<kBytes, 4 * kBytes, 3072>(products.furthest());
       if constexpr (kShape<L>.super()) {
         if (g % 8 == 0) block = load_block<L>(added.header());
       }
       alignas(64) float columns[3 * 16];
       expand_scales<L>(block, added.group(), columns);
-      const __m512 d = _mm512_load_ps(columns);
+      __m512 d = _mm512_load_ps(columns);
+      if constexpr (kUpperHalf<L>) d = _mm512_mul_ps(d, _mm512_set1_ps(0x1p-4f));
       const __m512 one = kHalves ? _mm512_load_ps(columns + 16) : d;
       if constexpr (form == Form::kScale || form == Form::kMinimum) {
         constexpr int kInfinities = 0x18;
         infinite |= _mm512_fpclass_ps_mask(one, kInfinities);
       }
       const __m512 minus_raised = _mm512_mul_ps(one, _mm512_set1_ps(-kRaised));
-      const std::int32_t* sum = sums[number % kSumsKept];
-      const std::uint8_t* words = row + kCodeBytes;
-      TIDEMILL_UNROLL
-      for (int r = 0; r < 16; ++r, sum += 16, words += 4) {
-        if (r % 2 == 0) {
-          expand_quad(r / 2);
-        } else {
-          product_step.template operator()<Odd>(r / 2);
-        }
+      const __m512i raise = _mm512_set1_epi32(kRaise);
+      const std::int32_t* sums = products.sums();
+      const auto* scales = reinterpret_cast<const float*>(row + kCodeBytes);
+      each_row([&]<int R>() __attribute__((always_inline)) {
+        if constexpr (R % 4 == 0) products.expand(R / 4);
+        if constexpr (R % 2 == 1) products.template step<Odd>(R / 2);
         __m512 s;
         if constexpr (form == Form::kPower) {
-          s = _mm512_mul_ps(_mm512_sub_ps(raised_by(sum, words + 128), _mm512_set1_ps(kRaised)), d);
+          s = _mm512_mul_ps(float_sums(sums + 16 * R, raise), d);
         } else {
-          s = _mm512_fmadd_ps(raised_by(sum, words + 128), one, minus_raised);
+          s = scaled_sums(sums + 16 * R, raise, one, minus_raised);
         }
         if constexpr (kHalves) {
-          const __m512 second = _mm512_sub_ps(raised_by(sum + 256, words + 192), _mm512_set1_ps(kRaised));
-          s = _mm512_mul_ps(_mm512_fmadd_ps(second, _mm512_load_ps(columns + 32), s), d);
+          s = _mm512_mul_ps(_mm512_fmadd_ps(float_sums(sums + 256 + 16 * R, raise), _mm512_load_ps(columns + 32), s), d);
         }
-        add_scaled(total[r], s, words);
-        if constexpr (form == Form::kMinimum) add_scaled(total[r], _mm512_load_ps(columns + 16), words + 64);
-      }
-      expand_done();
-      product_done();
+        total[R] = _mm512_fmadd_ps(s, _mm512_set1_ps(scales[R]), total[R]);
+        if constexpr (form == Form::kMinimum) {
+          total[R] = _mm512_fmadd_ps(_mm512_load_ps(columns + 16), _mm512_set1_ps(scales[16 + R]), total[R]);
+        }
+      });
+      products.expand_done();
+      products.step_done();
       added.next();
-      ++number;
-      row += kBlockRecord;
+      row += block_record(form);
     };
     for (std::int32_t g = 0; g < groups; g += 2) {
       add_group.template operator()<false>(g);
       add_group.template operator()<true>(g + 1);
     }
-    TIDEMILL_UNROLL
-    for (int r = 0; r < 16; ++r) _mm512_store_ps(acc + 16 * r, total[r]);
+    each_row([&]<int R>() __attribute__((always_inline)) { _mm512_store_ps(acc + 16 * R, total[R]); });
     emit(t, acc, infinite == 0);
   }
 }

@@ -12,13 +12,13 @@ namespace tidemill {
 
 inline constexpr std::size_t kFarAhead = 8192;  // bytes
 
-// Asks for the `Bytes` bytes that lie `Near` bytes past w, and for as many that lie kFarAhead past it.
-template <std::size_t Bytes, std::size_t Near>
+// Asks for the `Bytes` bytes that lie `Near` bytes past w, and for as many that lie `Far` past it.
+template <std::size_t Bytes, std::size_t Near, std::size_t Far = kFarAhead>
 inline __attribute__((always_inline)) void fetch_ahead(const std::uint8_t* w) {
   constexpr std::size_t kLine = 64;
   [w]<std::size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
     (__builtin_prefetch(w + Near + kLine * I), ...);
-    (__builtin_prefetch(w + kFarAhead + kLine * I, 0, 2), ...);  // into the second level
+    (__builtin_prefetch(w + Far + kLine * I, 0, 2), ...);  // into the second level
   }
   (std::make_index_sequence<(Bytes + kLine - 1) / kLine>());
 }
