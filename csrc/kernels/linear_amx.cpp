@@ -280,7 +280,7 @@ class StreamOutput {
 
   // Sums [16][16] of the tile behind the one before.
   void add(const float* acc) {
-    if (output_.residual == nullptr) return store(acc, 1);
+    if (past_caches_ && output_.residual == nullptr) return store(acc, 1);
     __builtin_memcpy(kept_[count_], acc, sizeof(kept_[0]));
     if (++count_ == kKept) flush();
   }

@@ -148,6 +148,8 @@ class StreamProducts {
   static constexpr bool kHalves = form_of(L) == Form::kHalves;
   static constexpr int kSum = kHalves ? 512 : 256;
   static constexpr int kExpandAhead = 5;   // of the group that is added: a tile cannot be loaded from what is still being stored
+  static constexpr int kNear = 4;         // groups ahead of those, in the nearest cache
+  static constexpr std::size_t kFar = 3072;  // bytes, in the second level
   static constexpr int kProductAhead = 2;  // an even number, begun; the sums of one are stored during the next
 
   // What is kept of some groups. Apart from the rest: what a tile is loaded from cannot stay in registers.
@@ -160,6 +162,8 @@ class StreamProducts {
   inline __attribute__((always_inline))
   StreamProducts(const std::uint8_t* tiles, std::uint64_t all, const std::uint8_t* rows, std::uint32_t groups, Kept& kept)
       : kept_(kept), expanded_(tiles), multiplied_(tiles), all_(all), rows_(rows), row_(rows), groups_(groups), left_(groups) {
+    // Nobody has asked for the first ones.
+    for (std::size_t line = 0; line < kShape<L>.group_bytes() * (kExpandAhead + kNear); line += 64) __builtin_prefetch(tiles + line);
     for (int i = 0; i < kExpandAhead; ++i) {
       for (int pair = 0; pair < kGroup / 8; ++pair) expand(pair);
       expand_done();
@@ -170,7 +174,10 @@ class StreamProducts {
     }
   }
 
-  const std::uint8_t* furthest() const { return expanded_.group(); }
+  inline __attribute__((always_inline)) void fetch() const {
+    constexpr std::size_t kBytes = kShape<L>.group_bytes();
+    fetch_ahead<kBytes, kNear * kBytes, kFar>(expanded_.group());
+  }
 
   // Sums of the group that is kProductAhead before the next product: [half][row][output].
   const std::int32_t* sums() const { return sums_of(product_ - kProductAhead); }
@@ -251,7 +258,6 @@ template <Layout L, class Emit>
 void stream_tiles(const PackedMatrix& weight, const std::uint8_t* rows, std::int32_t begin, std::int32_t end, const Emit& emit) {
   constexpr Form form = form_of(L);
   constexpr bool kHalves = form == Form::kHalves;
-  constexpr std::size_t kBytes = kShape<L>.group_bytes();
   const std::int32_t groups = weight.k / kGroup;
   const std::uint8_t* first = weight.data + weight.tile_bytes * static_cast<std::size_t>(begin);
   const auto all = static_cast<std::uint64_t>(groups) * static_cast<std::uint64_t>(end - begin);
@@ -266,7 +272,7 @@ void stream_tiles(const PackedMatrix& weight, const std::uint8_t* rows, std::int
     const std::uint8_t* row = rows;
     __mmask16 infinite = 0;
     const auto add_group = [&]<bool Odd>(std::int32_t g) __attribute__((always_inline)) {
-      fetch_ahead<kBytes, 4 * kBytes, 3072>(products.furthest());
+      products.fetch();
       if constexpr (kShape<L>.super()) {
         if (g % 8 == 0) block = load_block<L>(added.header());
       }

@@ -376,6 +376,46 @@ void infinite_scales_agree(FileFormat format) {
   }
 }
 
+// Outputs of many tiles and some rows may wait for each other, or go past the caches: with something added, and where one
+// scale in the middle is infinite, they are those of the portable kernels, and what is beside them stays.
+void many_tiles_agree(FileFormat format, int n, int k, bool infinite, const std::vector<int>& row_counts) {
+  FileWeight w = random_weight(format, n, k, 34);
+  if (infinite) {
+    const std::size_t row_bytes = w.bytes.size() / static_cast<std::size_t>(n);
+    const std::size_t at = static_cast<std::size_t>(n / 2) * row_bytes;
+    w.bytes[at] = 0x00;
+    w.bytes[at + 1] = 0x7c;
+  }
+  const Packed packed = pack(w);
+  const std::size_t stride = (static_cast<std::size_t>(n) + 31) / 16 * 16;
+  for (const int rows : row_counts) {
+    const std::vector<float> x = random_floats(static_cast<std::size_t>(rows * k), 12);
+    const std::vector<float> before = random_floats(static_cast<std::size_t>(rows) * stride, 13);
+    for (const bool adds : {false, true}) {
+      const auto run = [&](const LinearKernels& kernels) {
+        AlignedBytes memory(before.size() * sizeof(float));  // lines are whole, as those of a step
+        auto* out = reinterpret_cast<float*>(memory.get());
+        std::memcpy(out, before.data(), before.size() * sizeof(float));
+        const Quantized q(kernels, x.data(), rows, k, static_cast<std::size_t>(k));
+        const LinearOutput output{out, stride, nullptr, adds ? out : nullptr, stride};
+        const std::int32_t tiles = packed.matrix.tiles();
+        kernels.linear_quantized(packed.matrix, q.rows, 0, tiles / 3, output, 0, nullptr);
+        kernels.linear_quantized(packed.matrix, q.rows, tiles / 3, tiles, output, 0, nullptr);
+        return std::vector<float>(out, out + before.size());
+      };
+      const std::vector<float> portable = run(linear_kernels_portable());
+      for (const LinearKernels* kernels : available_kernels()) {
+        const std::vector<float> out = run(*kernels);
+        bool same = true;
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          same &= std::isnan(portable[i]) ? std::isnan(out[i]) : std::memcmp(&out[i], &portable[i], sizeof(float)) == 0;
+        }
+        CHECK_CASE(same, "%s %s n %d k %d rows %d adds %d infinite %d", kernels->isa, name_of(format), n, k, rows, adds, infinite);
+      }
+    }
+  }
+}
+
 // FNV-1a (Fowler, Noll, Vo) over the bits of many outputs.
 std::uint64_t digest(std::uint64_t hash, const std::vector<float>& values) {
   for (const float value : values) hash = (hash ^ std::bit_cast<std::uint32_t>(value)) * 0x100000001b3u;
@@ -438,7 +478,9 @@ int main(int count, char** arguments) {
   }
   for (const FileFormat format : {FileFormat::kQ4_0, FileFormat::kQ8_0, FileFormat::kQ4_1, FileFormat::kQ4_K}) {
     infinite_scales_agree(format);
+    for (const bool infinite : {false, true}) many_tiles_agree(format, 16 * 37 + 5, 2 * width_of(format), infinite, {13, 30});
   }
+  if (!brief) many_tiles_agree(FileFormat::kQ8_0, 16 * 65 + 5, 4096, false, {16});  // more than 4 MiB
   architectures_agree();
   return finish("linear");
 }
