@@ -4,211 +4,13 @@
 // does not inline would be exported with AVX2 code in it (the test isa_leak looks for that).
 #include <immintrin.h>
 
+#include "kernels/linear_avx2_expanded.h"
+#include "kernels/linear_avx2_products.h"
 #include "kernels/linear_avx2_weights.h"
 #include "kernels/linear_impl.h"
-#include "kernels/stream.h"
 
 namespace tidemill {
 namespace {
-
-constexpr int kPrefetchGroups = 4;  // how far ahead of itself a tile's first panel fetches into the nearest cache
-
-// Pins a value to a register. Without it the compiler hoists the row broadcasts of a whole group and spills them.
-inline void pin(__m256i& value) { __asm__ volatile("" : "+x"(value)); }
-
-inline __m256i broadcast_quad(const std::int8_t* p) {
-  int quad;
-  __builtin_memcpy(&quad, p, 4);
-  return _mm256_set1_epi32(quad);
-}
-
-template <int R>
-inline void clear(float* acc) {
-  TIDEMILL_UNROLL
-  for (int i = 0; i < 2 * R; ++i) _mm256_store_ps(acc + 8 * i, _mm256_setzero_ps());
-}
-
-inline __m256i broadcast_half_sums(const float* p) { return _mm256_castps_si256(_mm256_broadcast_ss(p)); }
-
-// acc of eight columns of one row += (sum - offsets * activations) * d * scale + m * scale_sum
-template <Layout L, int S>
-inline void add_group(__m256i sum, __m256i offsets, const ColumnScales& w, const float* x, float* acc) {
-  if constexpr (kShape<L>.subtracts()) {
-    sum = _mm256_sub_epi32(sum, _mm256_madd_epi16(offsets, broadcast_half_sums(x + 2 * S)));
-  }
-  __m256 value = _mm256_load_ps(acc);
-  value = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sum), w.d), _mm256_broadcast_ss(x), value);
-  if constexpr (kShape<L>.super()) {
-    value = _mm256_fnmadd_ps(w.m, _mm256_broadcast_ss(x + S), value);
-  } else if constexpr (kShape<L>.adds_minimum()) {
-    value = _mm256_fmadd_ps(w.m, _mm256_broadcast_ss(x + S), value);
-  }
-  _mm256_store_ps(acc, value);
-}
-
-// Reads the header of the 256 k that begin at w, and moves w behind it, where there is one.
-template <Layout L>
-inline void enter_block(const std::uint8_t*& w, BlockScales& block, std::int32_t g) {
-  if constexpr (kShape<L>.super()) {
-    if (g % 8 == 0) {
-      load_block<L>(w, block);
-      w += kShape<L>.block_header();
-    }
-  }
-}
-
-// 4-bit weights. Per vector of 8 columns: two quads of k, each one multiply of unsigned nibbles by signed activations;
-// 16 products of at most 15 * 127 fit the int16 sums. The float accumulators live in memory (first-level cache):
-// 16 registers do not hold them beside the integer sums.
-template <Layout L, int R, int S, bool Stream>
-void q4_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups, float* acc) {
-  constexpr int kBytes = kShape<L>.group_bytes();
-  const __m256i ones = _mm256_set1_epi16(1);
-  BlockScales block{};
-  clear<R>(acc);
-  for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += kGroupScales * S) {
-    enter_block<L>(w, block, g);
-    if constexpr (Stream) fetch_ahead<kBytes, kPrefetchGroups * kBytes>(w);
-    __m256i sum[R][2];
-    TIDEMILL_UNROLL
-    for (int quad = 0; quad < 8; quad += 2) {
-      __m256i low[2], high[2];
-      TIDEMILL_UNROLL
-      for (int c = 0; c < 2; ++c) {
-        low[c] = codes_at<L>(w, c, quad);
-        high[c] = codes_at<L>(w, c, quad + 1);
-      }
-      TIDEMILL_UNROLL
-      for (int r = 0; r < R; ++r) {
-        const __m256i first = broadcast_quad(x + 4 * (quad * S + r));
-        TIDEMILL_UNROLL
-        for (int c = 0; c < 2; ++c) {
-          const __m256i product = _mm256_maddubs_epi16(low[c], first);
-          sum[r][c] = quad == 0 ? product : _mm256_add_epi16(sum[r][c], product);
-        }
-        const __m256i second = broadcast_quad(x + 4 * ((quad + 1) * S + r));
-        TIDEMILL_UNROLL
-        for (int c = 0; c < 2; ++c) {
-          sum[r][c] = _mm256_add_epi16(sum[r][c], _mm256_maddubs_epi16(high[c], second));
-          pin(sum[r][c]);
-        }
-      }
-    }
-    TIDEMILL_UNROLL
-    for (int c = 0; c < 2; ++c) {
-      const ColumnScales column = load_scales<L>(block, w, c);
-      const __m256i offsets = load_offsets<L>(w, c);
-      TIDEMILL_UNROLL
-      for (int r = 0; r < R; ++r) {
-        add_group<L, S>(_mm256_madd_epi16(sum[r][c], ones), offsets, column, scales + r, acc + 16 * r + 8 * c);
-      }
-    }
-  }
-}
-
-// Signed 8-bit codes: |w| times the activation with w's sign. A pair of products is at most 2 * 128 * 127 and fits int16
-// (activations are never -128), but only one: each multiply is widened at once.
-template <Layout L, int R, int S, bool Stream>
-void signed_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups, float* acc) {
-  constexpr int kBytes = kShape<L>.group_bytes();
-  const __m256i ones = _mm256_set1_epi16(1);
-  clear<R>(acc);
-  for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += kGroupScales * S) {
-    if constexpr (Stream) fetch_ahead<kBytes, kPrefetchGroups * kBytes>(w);
-    __m256i sum[R][2];
-    TIDEMILL_UNROLL
-    for (int quad = 0; quad < 8; ++quad) {
-      __m256i signs[2], sizes[2];
-      TIDEMILL_UNROLL
-      for (int c = 0; c < 2; ++c) {
-        signs[c] = codes_at<L>(w, c, quad);
-        sizes[c] = _mm256_abs_epi8(signs[c]);
-      }
-      TIDEMILL_UNROLL
-      for (int r = 0; r < R; ++r) {
-        const __m256i values = broadcast_quad(x + 4 * (quad * S + r));
-        TIDEMILL_UNROLL
-        for (int c = 0; c < 2; ++c) {
-          const __m256i pairs = _mm256_maddubs_epi16(sizes[c], _mm256_sign_epi8(values, signs[c]));
-          const __m256i product = _mm256_madd_epi16(pairs, ones);
-          sum[r][c] = quad == 0 ? product : _mm256_add_epi32(sum[r][c], product);
-          pin(sum[r][c]);
-        }
-      }
-    }
-    TIDEMILL_UNROLL
-    for (int c = 0; c < 2; ++c) {
-      const ColumnScales column = load_scales<L>(BlockScales{}, w, c);
-      TIDEMILL_UNROLL
-      for (int r = 0; r < R; ++r) {
-        add_group<L, S>(sum[r][c], load_offsets<L>(w, c), column, scales + r, acc + 16 * r + 8 * c);
-      }
-    }
-  }
-}
-
-// acc of eight columns of one row += the product of both half groups
-template <Layout L, int S>
-inline void add_half_groups(__m256i sum, const HalfScales& half, const ColumnScales& w, const float* x, float* acc) {
-  const __m256i minimum = _mm256_madd_epi16(half.minimums, broadcast_half_sums(x + 2 * S));
-  const __m256 scale = _mm256_broadcast_ss(x);
-  __m256 value = _mm256_load_ps(acc);
-  if constexpr (kShape<L>.has_minimum()) {
-    value = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sum), w.d), scale, value);
-    value = _mm256_fnmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(minimum), w.m), scale, value);
-  } else {
-    const __m256 s = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, minimum));
-    value = _mm256_fmadd_ps(_mm256_mul_ps(s, w.d), scale, value);
-  }
-  _mm256_store_ps(acc, value);
-}
-
-// Codes too large for one int16 sum of 32 products, and codes scaled by half groups. int16 sums hold 8 products of at
-// most 31 * 127, or 4 of at most 63 * 127; widening multiplies them with the scale of their half group. One vector of
-// columns at a time, because the rows' int16 and int32 sums of two do not fit 16 registers.
-template <Layout L, int R, int S, bool Stream>
-void split_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups, float* acc) {
-  constexpr LayoutShape shape = kShape<L>;
-  constexpr int kBytes = shape.group_bytes();
-  constexpr int kChain = shape.bits == 6 ? 2 : 4;
-  const __m256i ones = _mm256_set1_epi16(1);
-  BlockScales block{};
-  clear<R>(acc);
-  for (std::int32_t g = 0; g < groups; ++g, w += kBytes, x += kGroup * S, scales += kGroupScales * S) {
-    enter_block<L>(w, block, g);
-    if constexpr (Stream) fetch_ahead<kBytes, kPrefetchGroups * kBytes>(w);
-    TIDEMILL_UNROLL
-    for (int c = 0; c < 2; ++c) {
-      HalfScales half{ones, ones, ones, ones};
-      if constexpr (shape.halves()) half = load_half_scales<L>(w, c);
-      __m256i total[R], sum[R];
-      TIDEMILL_UNROLL
-      for (int quad = 0; quad < 8; ++quad) {
-        const __m256i codes = codes_at<L>(w, c, quad);
-        TIDEMILL_UNROLL
-        for (int r = 0; r < R; ++r) {
-          const __m256i product = _mm256_maddubs_epi16(codes, broadcast_quad(x + 4 * (quad * S + r)));
-          sum[r] = quad % kChain == 0 ? product : _mm256_add_epi16(sum[r], product);
-          pin(sum[r]);
-          if (quad % kChain == kChain - 1) {
-            const __m256i part = _mm256_madd_epi16(sum[r], quad < 4 ? half.first : half.second);
-            total[r] = quad < kChain ? part : _mm256_add_epi32(total[r], part);
-          }
-        }
-      }
-      const ColumnScales column = load_scales<L>(block, w, c);
-      TIDEMILL_UNROLL
-      for (int r = 0; r < R; ++r) {
-        float* out = acc + 16 * r + 8 * c;
-        if constexpr (shape.halves()) {
-          add_half_groups<L, S>(total[r], half, column, scales + r, out);
-        } else {
-          add_group<L, S>(total[r], load_offsets<L>(w, c), column, scales + r, out);
-        }
-      }
-    }
-  }
-}
 
 inline int largest(__m256i v) {
   __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -362,13 +164,8 @@ struct Avx2 {
   template <Layout L, int R, int S, bool Stream>
   static void quantized_tile(const std::uint8_t* w, const std::int8_t* x, const float* scales, std::int32_t groups,
                              float* acc) {
-    if constexpr (L == Layout::kQ8 || L == Layout::kQ4Table) {
-      signed_tile<L, R, S, Stream>(w, x, scales, groups, acc);
-    } else if constexpr (kShape<L>.bits == 4 && L != Layout::kFloat4Table) {
-      q4_tile<L, R, S, Stream>(w, x, scales, groups, acc);
-    } else {
-      split_tile<L, R, S, Stream>(w, x, scales, groups, acc);
-    }
+    clear<R>(acc);
+    add_product<L, R, S>(PackedGroups<L, Stream>(w), x, scales, groups, acc);
   }
 
   template <Layout L>
@@ -425,10 +222,22 @@ struct Avx2 {
   }
 };
 
+// Many rows pay for weights expanded first; tests that force a variant get the products of packed ones.
+void linear_quantized_avx2(const PackedMatrix& weight, const QuantizedRows& x, std::int32_t tile_begin,
+                           std::int32_t tile_end, const LinearOutput& output, int variant, ExpandedTiles* kept) {
+  if (variant > 0 || x.rows < kExpandedRows) {
+    linear_quantized<Avx2>(weight, x, tile_begin, tile_end, output, variant, kept);
+    return;
+  }
+  with_quantized_layout(weight.layout, [&]<Layout L>() {
+    expanded_tiles<Avx2, L>(weight, x, tile_begin, tile_end, output);
+  });
+}
+
 }  // namespace
 
 const LinearKernels& linear_kernels_avx2() {
-  static constexpr LinearKernels kernels = {"avx2", quantize_groups<Avx2>, linear_quantized<Avx2>, linear_float<Avx2>};
+  static constexpr LinearKernels kernels = {"avx2", quantize_groups<Avx2>, linear_quantized_avx2, linear_float<Avx2>};
   return kernels;
 }
 

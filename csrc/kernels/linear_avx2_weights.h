@@ -7,6 +7,7 @@
 
 #include "kernels/layout.h"
 #include "kernels/linear_impl.h"
+#include "kernels/stream.h"
 
 namespace tidemill {
 namespace {
@@ -146,6 +147,39 @@ inline ColumnScales value_scales(const BlockScales& block, const std::uint8_t* g
   return {_mm256_mul_ps(scales.d, of_half(integers.pair)),
           negate(_mm256_mul_ps(scales.m, of_half(integers.minimums)))};
 }
+
+// The groups of a packed tile, one after another. Where `Stream`, it asks for those ahead, into the nearest cache
+// kPrefetchGroups of them.
+inline constexpr int kPrefetchGroups = 4;
+
+template <Layout L, bool Stream>
+class PackedGroups {
+ public:
+  explicit PackedGroups(const std::uint8_t* tile) : w_(tile) {}
+
+  // Group g begins, g ascending from a multiple of 8.
+  void enter(std::int32_t g) {
+    if constexpr (kShape<L>.super()) {
+      if (g % 8 == 0) {
+        load_block<L>(w_, block_);
+        w_ += kShape<L>.block_header();
+      }
+    }
+    if constexpr (Stream) fetch_ahead<kBytes, kPrefetchGroups * kBytes>(w_);
+  }
+  void leave() { w_ += kBytes; }
+
+  __m256i codes(int c, int quad) const { return codes_at<L>(w_, c, quad); }
+  ColumnScales scales(int c) const { return load_scales<L>(block_, w_, c); }
+  __m256i offsets(int c) const { return load_offsets<L>(w_, c); }
+  HalfScales half_scales(int c) const { return load_half_scales<L>(w_, c); }
+
+ private:
+  static constexpr int kBytes = kShape<L>.group_bytes();
+
+  const std::uint8_t* w_;
+  BlockScales block_{};
+};
 
 }  // namespace
 }  // namespace tidemill
