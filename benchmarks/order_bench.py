@@ -9,7 +9,7 @@ rate over the highest one that the engine could keep up with first come, first s
 time in which it answers all of them when they come at once.
 
     shortest   a bursty trace at 85 % load, first come first served and shortest first with true lengths
-    tenants    a tenant with a quarter of the highest rate, beside one with as much and then with ten times as much
+    tenants    a tenant with a tenth of the highest rate alone, and beside one that sends ten times as much
     prefix     twelve system prompts, with memory for a few of them: tokens of prompts that the cache had
     pace       requests within ttft:p99<2s and itl:p95<100ms, with steps of fixed budgets and with paced ones
 """
@@ -154,12 +154,12 @@ def shortest(requests: int, seed: int, patience: float = 30.0) -> dict[str, Figu
     return found
 
 
-def tenants(requests: int, seed: int, order: str) -> dict[int, Figures]:
-    """A tenant's figures, by how many times as much another one sends."""
+def tenants(requests: int, seed: int, order: str, *, share: float = 0.1, **settings: Any) -> dict[int, Figures]:
+    """The figures of a tenant with a share of the highest rate, by how many times as much another one sends."""
     bench = Bench(trace=STEADY, requests=requests, seed=seed)
-    rate = 0.25 * bench.capacity()
-    loads = {times: two_tenants(bench, rate=rate, count=requests // 10, times=times) for times in (1, 10)}
-    return {times: Figures.of(bench.run(load, order=order), "one") for times, load in loads.items()}
+    rate = share * bench.capacity()
+    loads = {times: two_tenants(bench, rate=rate, count=requests // 10, times=times) for times in (0, 10)}
+    return {times: Figures.of(bench.run(load, order=order, **settings), "one") for times, load in loads.items()}
 
 
 def two_tenants(bench: Bench, *, rate: float, count: int, times: float) -> list[LoadRequest]:

@@ -70,7 +70,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("shortest", "tenants"))
     parser.add_argument("model")
-    parser.add_argument("--requests", type=int, default=300, help="of the bursty trace, and to find the capacity")
+    parser.add_argument(
+        "--requests", type=int, default=300, help="of the bursty trace; of either, to find the capacity"
+    )
     parser.add_argument("--rate", type=float, help="requests/s of the capacity; it is measured where it is not said")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--for", dest="time", type=float, default=150.0, help="begin no turn after so many seconds")
@@ -129,6 +131,7 @@ def _tenants(
     asked: argparse.Namespace, turns: Turns, server: LiveServer, bench: Bench, capacity: float
 ) -> dict[str, Any]:
     server = replace(server, tenants=("one", "other"))
+    bench = replace(bench, requests=12 * asked.count)  # more than both send: nobody sends a prompt again
     rate = asked.share * capacity
     for number in range(asked.rounds):
         for times in (0, 10) if number % 2 == 0 else (10, 0):

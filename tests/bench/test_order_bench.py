@@ -56,10 +56,14 @@ def test_a_tenant_sends_the_same_whatever_is_beside_it():
 
 
 def test_a_tenant_that_sends_ten_times_as_much_waits_for_itself():
-    before, after = tenants(600, 0, "fair").values()
-    assert after.ttft_p99 < 1.5 * before.ttft_p99
-    before, after = tenants(200, 0, "fcfs").values()
-    assert after.ttft_p99 > 10 * before.ttft_p99
+    alone, beside = tenants(600, 3, "fair").values()
+    assert beside.ttft_p99 < 1.3 * alone.ttft_p99
+    alone, beside = tenants(600, 3, "fair", max_running=8).values()
+    assert beside.ttft_p99 < 1.3 * alone.ttft_p99
+    alone, beside = tenants(600, 3, "fair", fair_credit=0).values()
+    assert beside.ttft_p99 > 1.5 * alone.ttft_p99
+    alone, beside = tenants(200, 3, "fcfs", share=0.25).values()
+    assert beside.ttft_p99 > 10 * alone.ttft_p99
 
 
 def test_prefix_order_finds_more_in_the_cache_the_more_it_may_overtake():

@@ -41,6 +41,7 @@ CONFIGS = st.builds(
     order=st.sampled_from(
         ["fcfs", "fcfs", "priority", "fair", "srf", "deadline", "prefix", "priority,fair,srf", "fair,priority,prefix"]
     ),
+    fair_credit=st.sampled_from([0, 10, 100]),
     order_patience=st.sampled_from([0.0, 3.0, 25.0]),
     victim=st.sampled_from(["latest", "least-work"]),
     preempted_blocks=st.sampled_from(["keep", "drop"]),

@@ -137,15 +137,18 @@ def test_tenants_take_turns_by_what_they_have_been_given_over_their_weights() ->
     assert line.first_steps() == [0, 6, 7, 8, 1, 9, 2, 3, 4, 5]
 
 
-def test_who_comes_back_has_not_saved_up_turns() -> None:
-    line = Line(max_running=1, order="fair")
+@pytest.mark.parametrize(
+    ("credit", "order"), [(0, [4, 8, 5, 9, 6, 10, 7]), (11, [8, 4, 9, 5, 10, 6, 7]), (22, [8, 9, 4, 10, 5, 6, 7])]
+)
+def test_who_comes_back_has_saved_up_no_more_turns_than_its_credit(credit: int, order: list[int]) -> None:
+    line = Line(max_running=1, order="fair", fair_credit=credit)
     for _ in range(8):
         line.add(10, 1, tenant="here")
     for _ in range(4):
         line.step()
     for _ in range(3):
         line.add(10, 1, tenant="back")
-    assert line.first_steps() == [4, 8, 5, 9, 6, 10, 7]
+    assert line.first_steps() == order
 
 
 def test_a_tenant_has_room_for_its_part_of_a_queue_that_others_have_filled() -> None:
@@ -274,6 +277,108 @@ def test_places_are_taken_only_where_priority_comes_first() -> None:
     assert line.step() == [(0, 20, 1)]
 
 
+def test_a_tenant_takes_places_of_one_that_has_more_until_both_have_as_many() -> None:
+    line = Line(max_running=4, order="fair")
+    for _ in range(6):
+        line.add(10, tenant="many")
+    line.step()
+    for _ in range(3):
+        line.add(5, tenant="few")
+    schedule = line.scheduler.schedule()
+    assert [one.id for one in schedule.preempted] == [3, 2]  # the latest first
+    assert shares(schedule) == [(0, 10, 1), (1, 10, 1), (6, 0, 5), (7, 0, 5)]
+    commit(line.scheduler, schedule)
+    assert line.step() == [(0, 11, 1), (1, 11, 1), (6, 5, 1), (7, 5, 1)]  # neither takes any back
+    assert line.scheduler.counts.places_taken == 2
+
+
+def test_a_place_is_worth_as_much_as_the_weights_say_and_the_most_senior_one_keeps_its_own() -> None:
+    line = Line(max_running=3, order="fair")
+    for _ in range(3):
+        line.add(10, tenant="many")
+    line.step()
+    for _ in range(3):
+        line.add(5, tenant="heavy", weight=3.0)
+    assert [one.id for one in line.scheduler.schedule().preempted] == [2, 1]
+    alone = Line(max_running=1, order="fair")
+    alone.add(10, tenant="many")
+    alone.step()
+    alone.add(5, tenant="heavy", weight=9.0)
+    assert alone.scheduler.schedule().preempted == ()
+
+
+def test_a_tenant_takes_the_blocks_that_it_lacks_and_none_where_they_would_not_do() -> None:
+    for prompt, preempted in ((30, [2]), (60, [2, 1]), (150, [])):
+        line = Line(num_blocks=10, order="fair")
+        for _ in range(3):
+            line.add(40, tenant="many")
+        line.step()
+        line.add(prompt, 5, tenant="few")
+        assert [one.id for one in line.scheduler.schedule().preempted] == preempted
+
+
+def test_credit_is_not_saved_up_by_being_there_either() -> None:
+    line = Line(order="fair", max_step_tokens=20, fair_credit=50)
+    line.add(1, 100, tenant="slow")  # two tokens a step beside the thirty and more of the other
+    for _ in range(100):
+        line.add(10, 1, tenant="here")
+    for _ in range(20):
+        line.step()
+    line.add(90, 1, tenant="slow")
+    read = [sum(tokens for number, _, tokens in line.step() if number == 101) for _ in range(7)]
+    assert sum(read[:3]) >= 45  # all of the credit at once
+    assert 90 > sum(read[:5]) > sum(read[:3]) > sum(read) / 2
+    assert read[0] > 2 * read[-1]
+
+
+def test_credit_outlives_a_moment_in_which_nobody_is_there() -> None:
+    line = Line(max_running=1, order="fair", fair_credit=22)
+    for _ in range(4):
+        line.add(10, 1, tenant="here")
+    while line.scheduler.waiting or line.scheduler.running:
+        line.step()
+    for _ in range(3):
+        line.add(10, 1, tenant="here")
+    for _ in range(3):
+        line.add(10, 1, tenant="back")
+    assert line.first_steps() == [7, 8, 4, 9, 5, 6]
+
+
+def test_those_who_use_credit_do_not_lower_the_floor_for_those_after_them() -> None:
+    line = Line(max_running=1, order="fair", fair_credit=22)
+    for _ in range(20):
+        line.add(10, 1, tenant="here")
+    for _ in range(6):
+        line.step()
+    for number in range(4):  # each has credit for two, and asks for four
+        for _ in range(4):
+            line.add(10, 1, tenant=f"back {number}")
+    order = line.first_steps()
+    assert order.index(6) <= 2 * 4 + 4, "somebody had more than its credit"
+
+
+def test_answers_of_those_who_are_ahead_rest_while_a_prompt_is_read_on_credit() -> None:
+    line = Line(order="fair", max_step_tokens=20, fair_credit=100)
+    for _ in range(4):
+        line.add(20, 50, tenant="many")
+    for _ in range(6):
+        line.step()
+    line.add(60, 1, tenant="few")
+    steps = [line.step() for _ in range(6)]
+    few = [sum(tokens for number, _, tokens in step if number == 4) for step in steps]
+    many = [sum(1 for number, _, _ in step if number < 4) for step in steps]
+    assert sum(few) == 60
+    assert sorted(zip(few[:3], many[:3], strict=True)) == [(16, 4), (20, 0), (20, 0)]
+    assert many[4:] == [4, 4]
+    twin = Line(order="fair", max_step_tokens=20, fair_credit=0)
+    for _ in range(4):
+        twin.add(20, 50, tenant="many")
+    for _ in range(6):
+        twin.step()
+    twin.add(60, 1, tenant="few")
+    assert [sum(1 for number, _, _ in twin.step() if number < 4) for _ in range(6)] == [4] * 6
+
+
 @pytest.mark.parametrize(("rule", "victim"), [("latest", 3), ("least-work", 2)])
 def test_victims_of_equal_priority_are_the_latest_or_those_with_the_least_work_to_lose(rule: str, victim: int) -> None:
     line = Line(num_blocks=8, victim=rule, max_step_tokens=200)
@@ -332,7 +437,7 @@ def test_what_a_tenant_has_queued_for_long_does_not_hold_up_another() -> None:
     line.clock.advance(60)
     line.step()
     line.add(10, 1, tenant="few")
-    assert [line.step()[0][0] for _ in range(2)] == [1, 20]
+    assert [line.step()[0][0] for _ in range(2)] == [20, 1]
 
 
 def test_what_is_in_flight_is_no_victim_of_those_that_are_not() -> None:

@@ -180,7 +180,9 @@ def share(tokens: int) -> Share:
     return Share(sequence=counters, start=1, num_tokens=tokens, num_outputs=tokens)
 
 
-@pytest.mark.parametrize(("name", "value"), [("itl_target", -1.0), ("prefill_share", 1.5), ("order_patience", -1.0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("itl_target", -1.0), ("prefill_share", 1.5), ("order_patience", -1.0), ("fair_credit", -1)]
+)
 def test_settings_out_of_range_are_refused(name: str, value: float) -> None:
     space = KvSpace([KvGroupSpace(num_blocks=4, block_size=16)])
     with pytest.raises(ConfigError, match=name):

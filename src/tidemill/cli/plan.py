@@ -47,6 +47,7 @@ MemoryOption = Annotated[
         "max_waiting",
         "order",
         "order_patience",
+        "fair_credit",
         "victim",
         "preempted_blocks",
         "itl_target",

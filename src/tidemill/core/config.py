@@ -153,6 +153,9 @@ class SchedulerConfig:
     order_patience: float = 30.0
     """Nobody is overtaken by one that came this many seconds later or more, whatever the order says; with priorities
     each number is worth as much waiting."""
+    fair_credit: int = 4096
+    """Where tenants take turns: tokens over its weight that one with less to do than its share may have before others,
+    whose answers rest in two of three steps meanwhile; 0: turns are not saved up, and no answer rests."""
     victim: Literal["latest", "least-work"] = "latest"
     """Who gives blocks back where they are short, of those with the worst priority. latest: the one that came last;
     least-work: the one that has the fewest computed tokens to itself."""

@@ -194,7 +194,7 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
     "places_taken_total": _engine(
         "places_taken_total",
         MetricKind.COUNTER,
-        "Sequences put back to waiting because one of better priority got the place",
+        "Sequences put back to waiting because one of better priority, or of a tenant with fewer, got the place",
     ),
     "overtakes_total": _engine(
         "overtakes_total", MetricKind.COUNTER, "Sequences let in before one that was ahead of them in the queue"

@@ -45,6 +45,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "itl_target": (0, 60),
     "prefill_share": (0, 1),
     "order_patience": (0, 86400),
+    "fair_credit": (0, 2**30),
     "batch_size": (1, 4096),
     "batch_wait": (0, 10),
     "speculate_tokens": (1, 64),

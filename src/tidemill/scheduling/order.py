@@ -17,7 +17,8 @@ Where ``fair`` comes first, all this holds among the sequences of one tenant: wh
 have been given says alone. Nobody who gets his share starves, and who sends more than that waits for himself.
 
 A sequence that has been preempted has had its turn before and keeps it: it comes before newcomers, unless priority is
-the first criterion and theirs is better. Only then may a newcomer take the place of one that runs (``victims``).
+the first criterion and theirs is better. Only then, or where tenants take turns, may a newcomer take the place of one
+that runs (``victims``).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Order:
         self._patience = patience
         self._known = known
         self._criteria = [CRITERIA[name] for name in self.names]
-        self._criteria.insert(1 if self.takes_places else 0, Resumed())
+        self._criteria.insert(1 if self.priority_first else 0, Resumed())
 
     @property
     def first_come(self) -> bool:
@@ -56,9 +57,14 @@ class Order:
         return self.names[:1] == ("fair",)
 
     @property
-    def takes_places(self) -> bool:
-        """True if a better priority may take the place of one that runs."""
+    def priority_first(self) -> bool:
+        """True if a better priority comes before everything else."""
         return self.names[:1] == ("priority",)
+
+    @property
+    def takes_places(self) -> bool:
+        """True if one that waits may take the place of one that runs."""
+        return self.priority_first or self.fair_first
 
     def counts(self, name: str) -> bool:
         """True if a criterion is among those that count."""

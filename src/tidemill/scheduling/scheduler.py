@@ -11,7 +11,8 @@ number catches up with the first. A step has a budget (``pace``; at most ``max_s
    running ones in mid-prompt, each with as much of the rest of the budget as it can use, and waiting ones, if there are
    a free slot (``max_running``) and room in the KV space for all their tokens besides what running ones need for theirs
    and for a block of growth (or the newcomer would be preempted at once). The first one that has to wait ends that:
-   nobody overtakes it because less will do for him. Where priority comes first it may take the places of worse ones.
+   nobody overtakes it because less will do for him. Where priority comes first it may take the places of worse ones,
+   and where tenants take turns those of a tenant that has more of them.
 
 A sequence takes blocks as it grows. Where blocks are short a running sequence is preempted (``victims``): its blocks go
 back, ``num_computed`` becomes 0, and it returns to its place in the queue, to be recomputed later from prompt and
@@ -56,6 +57,7 @@ from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config import SchedulerConfig
 from tidemill.core.errors import ConfigError
 from tidemill.core.step import SequenceId
+from tidemill.scheduling.answer_turns import AnswerTurns
 from tidemill.scheduling.batching import batching_of
 from tidemill.scheduling.counts import SchedulerCounts
 from tidemill.scheduling.criteria import Knowledge
@@ -110,11 +112,14 @@ class Scheduler:
             )
         keeps = config.preempted_blocks == "keep"
         self._prefix = PrefixSharing(space, on=shares_blocks, copies=copies, keeps=keeps)
-        self._service = TenantService()
+        self._service = TenantService(config.fair_credit)
+        self._turns = AnswerTurns(self._service, on=config.fair_credit > 0, margin=config.max_step_tokens)
         self._lengths = AnswerLengths()
         known = Knowledge(prefix=self._prefix, service=self._service, lengths=self._lengths)
         self._order = Order(config.order, config.order_patience, known)
-        self._victims = Victims(space, config.victim, by_priority=self._order.counts("priority"))
+        self._victims = Victims(
+            space, config.victim, by_priority=self._order.counts("priority"), by_tenant=self._order.fair_first
+        )
         self._pace = Pace(config)
         self._places = Places(space, self._reservation, self._victims, self._pace, size=self._batching.size)
         self._queue = WaitingQueue()
@@ -359,9 +364,19 @@ class Scheduler:
     def _plan_ragged(self, planner: Planner) -> None:
         senior = next(iter(self._running.values()), None)
         kept = 1 if senior is not None and not senior.caught_up else 0
+        reading = list(self._members(caught_up=False))
+        self._turns.begin(self._order.next(reading, self._queue.sequences) if self._order.fair_first else None)
+        resting: list[SequenceCounters] = []
         for sequence in self._members(caught_up=True):
-            self._plan_share(planner, sequence, min(sequence.num_pending, planner.budget - kept))
-        self._plan_prompts(planner, list(self._members(caught_up=False)))
+            if self._turns.rests(sequence):
+                resting.append(sequence)
+            else:
+                self._plan_share(planner, sequence, min(sequence.num_pending, planner.budget - kept))
+        self._plan_prompts(planner, [one for one in reading if one.state is SequenceState.RUNNING])
+        if not planner.has_prompt:  # whose turn it was cannot begin yet
+            for sequence in resting:
+                if sequence.state is SequenceState.RUNNING:
+                    self._plan_share(planner, sequence, min(sequence.num_pending, planner.budget))
 
     def _plan_padded(self, planner: Planner, padding: Padding) -> None:
         """As one tensor: while any prompt is read, nothing else is in the step."""
@@ -417,7 +432,7 @@ class Scheduler:
         return True
 
     def _has_place(self, planner: Planner, newcomer: SequenceCounters, needed: tuple[int, ...]) -> bool:
-        """True if there is a place, or one was made where better priorities take those of worse ones."""
+        """True if there is a place, or one was made by taking those of others."""
         if self._places.fit(self._running, planner.newcomers, needed):
             return True
         if not self._order.takes_places:

@@ -22,6 +22,8 @@ def check_settings(config: SchedulerConfig) -> None:
         seconds = getattr(config, name)
         if not 0 <= seconds < math.inf:
             raise ConfigError(f"{name} must be 0 or more seconds, not {seconds}", param=name)
+    if config.fair_credit < 0:
+        raise ConfigError(f"fair_credit must be 0 or more tokens, not {config.fair_credit}", param="fair_credit")
     if not 0 <= config.prefill_share <= 1:
         raise ConfigError(f"prefill_share must be between 0 and 1, not {config.prefill_share}", param="prefill_share")
     criteria_of(config.order)
