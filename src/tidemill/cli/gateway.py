@@ -128,6 +128,8 @@ def explain(
         for name, score in attempt["scores"].items():
             parts = ", ".join(f"{part} {value:.4g}" for part, value in score.items() if part != "total")
             print(f"    {name:20} {score['total']:.4g}" + (f" = {parts}" if parts else ""))
+        if left_out := attempt.get("scores_left_out"):
+            print(f"    and {left_out} more, none of them better")
         for name, reason in attempt["not"].items():
             print(f"    {name:20} not: {reason}")
 

@@ -11,7 +11,7 @@ import pytest
 
 from tidemill.core.clock import ManualClock
 from tidemill.gateway.routing.affinity import SessionAffinity
-from tidemill.gateway.routing.choice import Policy
+from tidemill.gateway.routing.choice import MOST_SCORES, Policy
 from tidemill.gateway.routing.gauges import Gauges
 from tidemill.gateway.routing.kv_aware import KvAware
 from tidemill.gateway.routing.policies import POLICIES
@@ -117,6 +117,55 @@ def test_seconds_are_queue_prefill_and_answer(fleet: Fleet) -> None:
     assert parts["r0"]["prefill"] == pytest.approx(0.16, abs=0.01)
     assert parts["r1"]["prefill"] == pytest.approx(4.0, abs=0.01)
     assert parts["r1"]["queue"] == 0
+
+
+@pytest.mark.parametrize("policy", [PredictedSeconds(), PrefixAware(), KvAware(), LeastLoad()], ids=type)
+def test_of_many_replicas_the_best_scores_are_kept_and_that_of_the_chosen_one(policy: Policy) -> None:
+    with ExitStack() as scope:
+        fleet = Fleet(40, scope)
+        for place, replica in enumerate(fleet.replicas):
+            fleet.measured(place)
+            replica.read(Gauges(at=0.0, kv_used=0.02 * place, kv_tokens=100_000))
+            replica.held.add(WORK.blocks[: 50 - place])
+            fleet.load(place, 1 + place // 10)
+        choice = policy.choose(WORK, fleet.replicas, Random(1))
+        assert choice.scored >= 20
+        assert MOST_SCORES <= len(choice.scores) <= MOST_SCORES + 1
+        kept = {score.replica: score.total for score in choice.scores}
+        assert choice.replica.name in kept
+        assert kept["r0"] == min(kept.values()), "the best one is among them"
+        few = policy.choose(WORK, fleet.replicas[:3], Random(1))
+        assert len(few.scores) == few.scored == 3, "of few, all are"
+
+
+def test_the_chosen_ones_score_is_kept_where_better_ones_are_too_busy() -> None:
+    with ExitStack() as scope:
+        fleet = Fleet(40, scope)
+        for place, replica in enumerate(fleet.replicas):
+            fleet.measured(place)
+            if place < 20:
+                replica.held.add(WORK.blocks)
+                fleet.load(place, 3, Work(tokens=1, output_tokens=1))
+        choice = PredictedSeconds(bound=1.0).choose(WORK, fleet.replicas, Random(1))
+        assert choice.replica in fleet.replicas[20:]
+        kept = [score.replica for score in choice.scores]
+        assert len(kept) == MOST_SCORES + 1
+        assert kept[-1] == choice.replica.name
+
+
+@pytest.mark.parametrize("part", ["prefill", "answer"])
+def test_what_is_measured_later_counts(part: str, fleet: Fleet) -> None:
+    """A pace that was asked for is not kept beyond the next measurement."""
+    for place in range(4):
+        fleet.measured(place)
+    before = PredictedSeconds().choose(WORK, fleet.replicas, Random(1)).scores[2].parts
+    for _ in range(400):
+        if part == "prefill":
+            fleet.replicas[2].speed.saw_prompt(4000, 36.0)
+        else:
+            fleet.replicas[2].speed.saw_answer(10, 9.0, 2)
+    after = PredictedSeconds().choose(WORK, fleet.replicas, Random(1)).scores[2].parts
+    assert after[part] > 4 * before[part]
 
 
 def test_a_hot_prefix_spreads_once_its_queue_is_longer_than_its_prefill(fleet: Fleet) -> None:

@@ -159,6 +159,8 @@ class Forward:
             "scores": {one.replica: {"total": round(one.total, 6), **one.parts} for one in choice.scores},
             "not": dict(barred),
         }
+        if choice.scored > len(choice.scores):
+            record["scores_left_out"] = choice.scored - len(choice.scores)
         if self._rest is not None:
             record["resumes_after_tokens"] = self._rest.tokens
         self._call.decision.attempts.append(record)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidemill.gateway.routing.replica import Replica
 from tidemill.gateway.routing.work import Work
 
-__all__ = ["Choice", "Policy", "Random", "Score"]
+__all__ = ["MOST_SCORES", "Choice", "Policy", "Random", "Score", "best_places"]
+
+MOST_SCORES: Final = 8
+"""That are kept of one decision, the best ones: nobody reads those of a thousand replicas."""
 
 
 class Random(Protocol):
@@ -37,6 +41,16 @@ class Choice:
     replica: Replica
     reason: str
     scores: tuple[Score, ...] = ()
+    """Of the best replicas, MOST_SCORES or one more: that of the chosen one is among them."""
+    scored: int = 0
+    """Replicas that there were scores of."""
+
+
+def best_places(totals: Sequence[float], chosen: int) -> list[int]:
+    """Where the MOST_SCORES least totals are and the chosen one is, in order."""
+    if len(totals) <= MOST_SCORES:
+        return list(range(len(totals)))
+    return sorted({chosen, *heapq.nsmallest(MOST_SCORES, range(len(totals)), key=totals.__getitem__)})
 
 
 class Policy(Protocol):

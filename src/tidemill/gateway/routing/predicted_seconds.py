@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tidemill.gateway.routing.choice import Choice, Random, Score
+from tidemill.gateway.routing.choice import Choice, Random, Score, best_places
 from tidemill.gateway.routing.replica import Replica
-from tidemill.gateway.routing.simple import least
+from tidemill.gateway.routing.simple import any_of
 from tidemill.gateway.routing.speed import Pace, paces
 from tidemill.gateway.routing.work import Work
 
@@ -23,6 +23,7 @@ __all__ = ["PredictedSeconds"]
 _TIE: Final = 0.02
 """Predictions nearer than this part of the least one are the same."""
 _TIE_SECONDS: Final = 0.001
+_PARTS: Final = ("queue", "prefill", "answer", "kv_shortage", "cached_tokens")
 
 
 class PredictedSeconds:
@@ -37,18 +38,26 @@ class PredictedSeconds:
     def choose(self, work: Work, replicas: Sequence[Replica], random: Random) -> Choice:
         """Predictions within two per cent are ties."""
         measured = paces([replica.believed for replica in replicas])
-        scores = [_score(replica, pace, work) for replica, pace in zip(replicas, measured, strict=True)]
+        predicted = [_predicted(replica, pace, work) for replica, pace in zip(replicas, measured, strict=True)]
+        totals = [queue + prefill + answer + shortage for queue, prefill, answer, shortage, _ in predicted]
         free = self._within_bound(replicas, measured)
-        best = min(score.total for score, is_free in zip(scores, free, strict=True) if is_free)
-        allowed = [one for one, is_free in zip(replicas, free, strict=True) if is_free]
-        chosen = least(
-            allowed,
-            [score for score, is_free in zip(scores, free, strict=True) if is_free],
-            random,
+        best = min(total for total, is_free in zip(totals, free, strict=True) if is_free)
+        limit = best + max(_TIE_SECONDS, _TIE * best)
+        tied = [place for place, total in enumerate(totals) if total <= limit and free[place]]
+        chosen = any_of(tied, random)
+        return Choice(
+            replica=replicas[chosen],
             reason="answers soonest" if all(free) else "answers soonest of those within the load bound",
-            within=max(_TIE_SECONDS, _TIE * best),
+            scores=tuple(
+                Score(
+                    replica=replicas[place].name,
+                    total=totals[place],
+                    parts=dict(zip(_PARTS, predicted[place], strict=True)),
+                )
+                for place in best_places(totals, chosen)
+            ),
+            scored=len(totals),
         )
-        return Choice(replica=chosen.replica, reason=chosen.reason, scores=tuple(scores))
 
     def _within_bound(self, replicas: Sequence[Replica], measured: Sequence[Pace]) -> list[bool]:
         """Whether each may have one more. A replica's fair part is in proportion to how fast it prefills."""
@@ -62,23 +71,16 @@ class PredictedSeconds:
         return free if any(free) else [True] * len(replicas)
 
 
-def _score(replica: Replica, pace: Pace, work: Work) -> Score:
+def _predicted(replica: Replica, pace: Pace, work: Work) -> tuple[float, float, float, float, float]:
+    """As _PARTS names them: seconds, and tokens."""
     cached = replica.cached(work)
-    queue = replica.queue_seconds(pace)
-    prefill = pace.prefill(max(1, work.tokens - cached))
     between = pace.decode(replica.running + replica.waiting + 1)
-    answer = work.output_tokens * between
-    shortage = _kv_shortage(replica, work, cached, between)
-    return Score(
-        replica=replica.name,
-        total=queue + prefill + answer + shortage,
-        parts={
-            "queue": queue,
-            "prefill": prefill,
-            "answer": answer,
-            "kv_shortage": shortage,
-            "cached_tokens": float(cached),
-        },
+    return (
+        replica.queue_seconds(pace),
+        pace.prefill(max(1, work.tokens - cached)),
+        work.output_tokens * between,
+        _kv_shortage(replica, work, cached, between),
+        float(cached),
     )
 
 

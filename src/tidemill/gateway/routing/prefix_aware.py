@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tidemill.gateway.routing.choice import Choice, Random, Score
+from tidemill.gateway.routing.choice import Choice, Random, Score, best_places
 from tidemill.gateway.routing.replica import Replica
 from tidemill.gateway.routing.simple import least
 from tidemill.gateway.routing.work import Work
@@ -30,10 +30,12 @@ class PrefixAware:
         found = {replica.name: replica.cached(work) for replica in free}
         longest = max(found.values())
         if longest and longest >= self._least_share * work.tokens:
-            scores = [Score(replica=name, total=float(work.tokens - cached)) for name, cached in found.items()]
             near = [replica for replica in free if found[replica.name] == longest]
             chosen = least(near, [_in_flight(one) for one in near], random, reason="has most of the prompt cached")
-            return Choice(replica=chosen.replica, reason=chosen.reason, scores=tuple(scores))
+            left = [float(work.tokens - cached) for cached in found.values()]
+            kept = best_places(left, next(place for place, one in enumerate(free) if one is chosen.replica))
+            scores = tuple(Score(replica=free[place].name, total=left[place]) for place in kept)
+            return Choice(replica=chosen.replica, reason=chosen.reason, scores=scores, scored=len(left))
         return least(free, [_in_flight(one) for one in free], random, reason="nothing cached; fewest in flight")
 
 

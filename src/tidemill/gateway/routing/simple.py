@@ -5,12 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TypeVar
 
-from tidemill.gateway.routing.choice import Choice, Random, Score
+from tidemill.gateway.routing.choice import Choice, Random, Score, best_places
 from tidemill.gateway.routing.replica import Replica
 from tidemill.gateway.routing.work import Work
 
-__all__ = ["LeastLoad", "PowerOfTwo", "RandomChoice", "RoundRobin", "Weighted", "least"]
+__all__ = ["LeastLoad", "PowerOfTwo", "RandomChoice", "RoundRobin", "Weighted", "any_of", "least"]
+
+_T = TypeVar("_T")
 
 
 class RoundRobin:
@@ -32,7 +35,7 @@ class RandomChoice:
     def choose(self, work: Work, replicas: Sequence[Replica], random: Random) -> Choice:
         """Each as likely."""
         del work
-        return Choice(replica=_any(replicas, random), reason="at random")
+        return Choice(replica=any_of(replicas, random), reason="at random")
 
 
 class Weighted:
@@ -43,7 +46,7 @@ class Weighted:
         del work
         sums = list(accumulate(replica.weight for replica in replicas))
         if sums[-1] <= 0:
-            return Choice(replica=_any(replicas, random), reason="at random: all weights are 0")
+            return Choice(replica=any_of(replicas, random), reason="at random: all weights are 0")
         place = min(bisect_right(sums, random.random() * sums[-1]), len(replicas) - 1)
         return Choice(replica=replicas[place], reason="at random by weight")
 
@@ -78,14 +81,17 @@ def least(
 ) -> Choice:
     """The replica with the least score; scores up to ``within`` above it are ties, and a tie is drawn, so that no place
     in the list is better than another."""
-    best = min(score.total for score in scores)
-    tied = [replica for replica, score in zip(replicas, scores, strict=True) if score.total <= best + within]
-    return Choice(replica=_any(tied, random), reason=reason, scores=tuple(scores))
+    totals = [score.total for score in scores]
+    limit = min(totals) + within
+    chosen = any_of([place for place, total in enumerate(totals) if total <= limit], random)
+    kept = tuple(scores[place] for place in best_places(totals, chosen))
+    return Choice(replica=replicas[chosen], reason=reason, scores=kept, scored=len(scores))
 
 
 def _load(replica: Replica) -> float:
     return replica.in_flight / replica.weight if replica.weight > 0 else float("inf")
 
 
-def _any(replicas: Sequence[Replica], random: Random) -> Replica:
-    return replicas[int(random.random() * len(replicas))]
+def any_of(those: Sequence[_T], random: Random) -> _T:
+    """Each as likely."""
+    return those[int(random.random() * len(those))]

@@ -26,6 +26,13 @@ class Pace:
     prefill_token: float
     decode_base: float
     decode_running: float
+    usual_prompt: float = field(init=False, compare=False)
+    """Seconds of a usual prompt, and of a token of a usual answer: what replicas are compared by."""
+    usual_token: float = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "usual_prompt", self.prefill(_USUAL_TOKENS))
+        object.__setattr__(self, "usual_token", self.decode(_USUAL_RUNNING))
 
     def prefill(self, tokens: float) -> float:
         """Seconds that a replica works on the uncached tokens of a prompt."""
@@ -53,6 +60,9 @@ class Speed:
     cached_trust: float = 1.0
     """Cached tokens that answers told, over those that were expected."""
 
+    _own: Pace | None = None
+    """Its own lines, while all of them are and nothing new was measured."""
+
     @property
     def known(self) -> bool:
         """Whether enough has been measured to say how fast it is."""
@@ -60,24 +70,30 @@ class Speed:
 
     def pace(self, others: Pace) -> Pace:
         """Its own lines where enough has been measured, else those of ``others``."""
+        if self._own is not None:
+            return self._own
         prefill, decode = self.prefill, self.decode
         own_prefill, own_decode = prefill.points >= _ENOUGH, decode.points >= _ENOUGH
-        return Pace(
+        found = Pace(
             prefill_base=prefill.intercept if own_prefill else others.prefill_base,
             prefill_token=prefill.slope if own_prefill else others.prefill_token,
             decode_base=decode.intercept if own_decode else others.decode_base,
             decode_running=decode.slope if own_decode else others.decode_running,
         )
+        self._own = found if own_prefill and own_decode else None
+        return found
 
     def saw_prompt(self, tokens: int, seconds: float) -> None:
         """A first token has come, ``seconds`` after the prompt's turn."""
         self.prefill.add(float(tokens), max(0.0, seconds))
+        self._own = None
 
     def saw_answer(self, tokens: int, seconds: float, running: float) -> None:
         """An answer of ``tokens`` has ended, ``seconds`` after its first."""
         self.output_tokens += 0.05 * (tokens - self.output_tokens)
         if tokens > 1:
             self.decode.add(running, max(0.0, seconds) / (tokens - 1))
+            self._own = None
 
     def saw_cached(self, expected: int, told: int) -> None:
         """An answer's usage says how much of its prompt was found in the replica's cache."""
@@ -93,20 +109,18 @@ def paces(speeds: Sequence[Speed]) -> list[Pace]:
     measured = [speed.pace(PRESUMED) for speed in speeds if speed.known]
     if not measured:
         return [PRESUMED] * len(speeds)
-    prompts = sorted(pace.prefill(_USUAL_TOKENS) for pace in measured)
-    tokens = sorted(pace.decode(_USUAL_RUNNING) for pace in measured)
+    prompts = sorted([pace.usual_prompt for pace in measured])
+    tokens = sorted([pace.usual_token for pace in measured])
     prompt, token = prompts[(len(prompts) - 1) // 2], tokens[(len(tokens) - 1) // 2]
+    most_prompt, least_prompt = prompt * _ALIKE, prompt / _ALIKE
+    most_token, least_token = token * _ALIKE, token / _ALIKE
 
     def is_usual(pace: Pace) -> bool:
-        return _near(pace.prefill(_USUAL_TOKENS), prompt) and _near(pace.decode(_USUAL_RUNNING), token)
+        return least_prompt <= pace.usual_prompt <= most_prompt and least_token <= pace.usual_token <= most_token
 
     usual = [pace for pace in measured if is_usual(pace)] or measured
     middle = _mean(usual)
     return [middle if not speed.known or is_usual(own := speed.pace(middle)) else own for speed in speeds]
-
-
-def _near(seconds: float, middle: float) -> bool:
-    return middle / _ALIKE <= seconds <= middle * _ALIKE
 
 
 def _mean(measured: Sequence[Pace]) -> Pace:
