@@ -34,6 +34,7 @@ __all__ = [
 
 _TAKEN = frozenset({"host", "port", "api_keys", "keys_file", "tls_certificate", "tls_key"})
 """Settings of an engine that are the gateway's."""
+_PUBLISHER = re.compile(r"tcp://[^/:*\s]+:\d{1,5}|tcp://\[[0-9a-fA-F:.]+\]:\d{1,5}|ipc://\S+")
 EngineName = Literal["tidemill", "vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp", "openai"]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -57,6 +58,10 @@ class ReplicaConfig(_Section):
     """Models it serves; none: it is asked (/v1/models)."""
     api_key_env: str | None = None
     """Environment variable with the key that it wants. The caller's own key never goes on to a replica."""
+    kv_events: str | None = None
+    """Where it publishes KV events: tcp://HOST:PORT or ipc://PATH. What it has cached is then known and not guessed."""
+    kv_events_replay: str | None = None
+    """Where it is asked for events that were missed."""
     weight: Annotated[float, Field(ge=0, le=1000)] = 1.0
     """Its share, for the policies that look at weights."""
     labels: Mapping[str, str] = {}
@@ -155,6 +160,8 @@ class OwnEngineConfig(_Section):
     """Settings of `tidemill serve`: threads, max_model_len, name..."""
     replicas: CountConfig = CountConfig()
     scale: ScaleConfig = ScaleConfig()
+    kv_events: bool = False
+    """They tell the gateway what they have cached, so that it is known and not guessed."""
     memory_megabytes: Annotated[float, Field(gt=0)] | None = None
     """What one takes, for the limit on memory."""
     cost_per_hour: Annotated[float, Field(ge=0)] = 0.0
@@ -296,6 +303,9 @@ class GatewayConfig(_Section):
     shed_seconds: Seconds = 120.0
     """Where the shortest queue is longer than this, a request is refused with 429; at half of it, one whose priority is
     above 0."""
+    tokenize_seconds: Seconds = 0.05
+    """How long a replica with KV events may take to say what the tokens of a prompt are; later, what is cached is
+    guessed for this request."""
     decisions: Annotated[int, Field(ge=0, le=10**6)] = 10_000
     """How many are kept for `tidemill gateway explain`."""
     replicas: tuple[ReplicaConfig, ...] = ()
@@ -422,6 +432,12 @@ def replica_problem(replica: ReplicaConfig) -> str:
         return f"url: must be like http://host:8000/v1, not {replica.url!r}"
     if parts.username or parts.password:
         return "url: must have no password in it; use api_key_env"
+    for name in ("kv_events", "kv_events_replay"):
+        place = getattr(replica, name)
+        if place is not None and not _PUBLISHER.fullmatch(place):
+            return f"{name}: must be tcp://HOST:PORT or ipc://PATH, not {place!r:.100}"
+    if replica.kv_events_replay is not None and replica.kv_events is None:
+        return "kv_events_replay: goes with kv_events"
     return ""
 
 
@@ -438,6 +454,11 @@ def _engine_problems(config: GatewayConfig, names: set[str]) -> Iterator[str]:
             yield f"{where}.replicas.max: must not be below replicas.min"
         for name in _TAKEN & set(own.serve):
             yield f"{where}.serve.{name}: the gateway chooses it"
+        for name in ("kv_events_endpoint", "kv_events_replay_endpoint") if own.kv_events else ():
+            if name in own.serve:
+                yield f"{where}.serve.{name}: with kv_events the gateway chooses it"
+        if own.kv_events and own.serve.get("prefix_cache") == "off":
+            yield f"{where}.kv_events: tells of the prefix cache, which serve.prefix_cache turns off"
         try:
             door = {name: value for name, value in own.serve.items() if name in settings_of(ServerConfig)}
             server_config(door)

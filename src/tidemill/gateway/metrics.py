@@ -27,6 +27,7 @@ __all__ = [
     "FIRST_TOKEN_SECONDS",
     "GATEWAY_METRICS",
     "HEDGES",
+    "PREFIX_SOURCE",
     "REFUSED",
     "STORE_METRICS",
     "DiscoveryCollector",
@@ -80,6 +81,12 @@ CACHE: Final = MetricSpec(
     help="Requests that the cache of answers was for: hit, miss, or joined to another one on its way",
     labels=("outcome",),
 )
+PREFIX_SOURCE: Final = MetricSpec(
+    name="tidemill_gateway_prefix_source_total",
+    kind=MetricKind.COUNTER,
+    help="Requests sent, by where it was known from what the replica has cached: its KV events, or a guess",
+    labels=("source",),
+)
 GATEWAY_METRICS: Final = (
     REQUESTS,
     REQUEST_SECONDS,
@@ -90,6 +97,7 @@ GATEWAY_METRICS: Final = (
     BROKEN,
     HEDGES,
     CACHE,
+    PREFIX_SOURCE,
 )
 _STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
@@ -113,12 +121,18 @@ ENGINE_METRICS: Final = {
 _IN_FLIGHT = "tidemill_gateway_in_flight"
 _UP = "tidemill_gateway_replica_up"
 _BREAKER = "tidemill_gateway_breaker_state"
+_KV_COMPLETE = "tidemill_gateway_kv_events_complete"
+_KV_BLOCKS = "tidemill_gateway_kv_events_blocks"
+_KV_LOSSES = "tidemill_gateway_kv_events_losses_total"
 _CACHE_BYTES = "tidemill_gateway_cache_bytes"
 _CACHE_ANSWERS = "tidemill_gateway_cache_answers"
 FLEET_METRICS: Final = {
     _IN_FLIGHT: "Requests at a replica",
     _UP: "1 if a replica looks well, else 0",
     _BREAKER: "0 closed, 1 half-open, 2 open",
+    _KV_COMPLETE: "1 if a replica's KV events have said all that it has cached, else 0",
+    _KV_BLOCKS: "Blocks that a replica's KV events say it has cached",
+    _KV_LOSSES: "How often KV events of a replica were lost, and what was known with them",
     _CACHE_BYTES: "Bytes of answers in the cache, about",
     _CACHE_ANSWERS: "Answers in the cache",
 }
@@ -179,11 +193,18 @@ class FleetCollector(Collector):
         flights = GaugeMetricFamily(_IN_FLIGHT, FLEET_METRICS[_IN_FLIGHT], labels=["replica"])
         up = GaugeMetricFamily(_UP, FLEET_METRICS[_UP], labels=["replica"])
         breakers = GaugeMetricFamily(_BREAKER, FLEET_METRICS[_BREAKER], labels=["replica", "model"])
+        complete = GaugeMetricFamily(_KV_COMPLETE, FLEET_METRICS[_KV_COMPLETE], labels=["replica"])
+        blocks = GaugeMetricFamily(_KV_BLOCKS, FLEET_METRICS[_KV_BLOCKS], labels=["replica"])
+        losses = CounterMetricFamily(_KV_LOSSES, FLEET_METRICS[_KV_LOSSES], labels=["replica"])
         for one in self._upstreams:
+            if (told := one.replica.told) is not None:
+                complete.add_metric([one.name], float(told.complete))
+                blocks.add_metric([one.name], len(told))
+                losses.add_metric([one.name], told.losses)
             flights.add_metric([one.name], one.replica.in_flight)
             up.add_metric([one.name], float(one.healthy))
             for model, breaker in one.breakers.items():
                 breakers.add_metric([one.name, model], _STATES[breaker.state])
-        yield from (flights, up, breakers)
+        yield from (flights, up, breakers, complete, blocks, losses)
         yield GaugeMetricFamily(_CACHE_BYTES, FLEET_METRICS[_CACHE_BYTES], self._cache.bytes)
         yield GaugeMetricFamily(_CACHE_ANSWERS, FLEET_METRICS[_CACHE_ANSWERS], len(self._cache))

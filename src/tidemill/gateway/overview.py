@@ -9,6 +9,7 @@ from tidemill.core.metrics import REQUESTS
 from tidemill.gateway.decisions import Decision
 from tidemill.gateway.fleet import Fleet
 from tidemill.gateway.metrics import ATTEMPTS, BROKEN, CACHE, REFUSED
+from tidemill.gateway.routing.told_blocks import ToldBlocks
 from tidemill.gateway.shared.store import Store
 from tidemill.gateway.upstream import Upstream
 from tidemill.serve.metrics import PrometheusMetrics
@@ -67,6 +68,10 @@ def _decision(decision: Decision) -> dict[str, Any]:
     }
 
 
+def _told(told: ToldBlocks) -> dict[str, Any]:
+    return {"complete": told.complete, "blocks": len(told), "losses": told.losses}
+
+
 def _redis(store: Store | None) -> dict[str, Any] | None:
     return None if store is None else {"problem": store.problem or None, "failures": store.failures}
 
@@ -87,6 +92,7 @@ def _shown(upstream: Upstream) -> dict[str, Any]:
         "waiting": replica.waiting,
         "queue_seconds": round(replica.queue_seconds(pace), 3),
         "known_blocks": len(replica.held),
+        "kv_events": None if replica.told is None else _told(replica.told),
         "pace": {**asdict(pace), "measured": replica.speed.known},
         "gauges": None if replica.gauges is None else asdict(replica.gauges),
         "breakers": {model: str(breaker.state) for model, breaker in upstream.breakers.items()},

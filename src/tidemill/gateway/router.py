@@ -8,12 +8,14 @@ from random import Random
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ModelNotFound, Overloaded, Unavailable
 from tidemill.gateway.config import GatewayConfig
+from tidemill.gateway.kv_events.prompt_tokens import PromptTokens
 from tidemill.gateway.protection.outliers import Outliers
 from tidemill.gateway.protection.retry_budget import RetryBudget
 from tidemill.gateway.routing.affinity import SessionAffinity
 from tidemill.gateway.routing.choice import Choice, Policy
 from tidemill.gateway.routing.pins import Pin, Pins
 from tidemill.gateway.routing.policies import POLICIES
+from tidemill.gateway.routing.prompt import Prompt
 from tidemill.gateway.routing.speed import PRESUMED
 from tidemill.gateway.routing.work import Work
 from tidemill.gateway.upstream import Upstream
@@ -28,6 +30,7 @@ class Router:
         self._clock = clock
         self._random = random
         self.outliers = Outliers(clock)
+        self._tokens = PromptTokens(clock)
         self.upstreams: list[Upstream] = []
         self.expects: Callable[[str], str] = lambda _: ""
         """Why a model that there should be has no replica; empty: there should not."""
@@ -47,6 +50,12 @@ class Router:
         """A request has come: a little more may be tried again, and asked for twice."""
         self.budget.request()
         self.hedges.request()
+
+    async def prompt(self, path: str, body: bytes, model: str) -> Prompt | None:
+        """A request's prompt in token ids, where replicas' KV events can be looked up with them and they are known
+        within ``tokenize_seconds``."""
+        config = self._config
+        return await self._tokens.of(path, body, model, config.policy, self.upstreams, seconds=config.tokenize_seconds)
 
     @property
     def models(self) -> Mapping[str, list[str]]:

@@ -13,9 +13,12 @@ from tidemill.core.clock import Clock
 from tidemill.core.errors import ConfigError
 from tidemill.gateway.config import GatewayConfig, ReplicaConfig
 from tidemill.gateway.engines.adapter import ADAPTERS
+from tidemill.gateway.kv_events.sequence import Sequencer
+from tidemill.gateway.kv_events.subscriber import Subscriber
 from tidemill.gateway.protection.breaker import Breaker, BreakerRules
 from tidemill.gateway.routing.flight import Flight
 from tidemill.gateway.routing.replica import Replica
+from tidemill.gateway.routing.told_blocks import ToldBlocks
 from tidemill.gateway.routing.work import Work
 from tidemill.http.client import HttpClient
 from tidemill.http.fetch import fetch
@@ -39,6 +42,8 @@ class Upstream:
         self.looked_at = False
         self.models: tuple[str, ...] = ()
         self._bad_looks = 0
+        self._subscriber: Subscriber | None = None
+        self._followed: tuple[str | None, str | None] = (None, None)
         self._idle = asyncio.Event()
         self._idle.set()
         self._breakers: dict[str, Breaker] = {}
@@ -60,6 +65,7 @@ class Upstream:
                 )
             headers = {"authorization": f"Bearer {key}"}
         self.own = own
+        self._follow(own.kv_events, own.kv_events_replay)
         self.headers: Mapping[str, str] = headers
         self.adapter = ADAPTERS[own.engine]
         self.draining = own.drain
@@ -111,7 +117,10 @@ class Upstream:
         await self._idle.wait()
 
     async def look(self) -> None:
-        """Its health, its models and its gauges. Raises nothing: what is wrong is in ``problem``."""
+        """Its health, its models and its gauges; its KV events are followed from now on. Raises nothing: what is wrong
+        is in ``problem``."""
+        if self._subscriber is not None:
+            self._subscriber.start()
         try:
             status, _ = await self._get(self.adapter.health)
             problem = "" if status == 200 else f"{self.adapter.health} says {status}"
@@ -124,10 +133,30 @@ class Upstream:
         if self.healthy and self.adapter.metrics is not None:
             await self._read_gauges(self.adapter.metrics)
 
+    async def ask(self, path: str, body: bytes, *, seconds: float) -> tuple[int, bytes]:
+        """(status, body) of a small POST of JSON below its root. Raises OSError, and TimeoutError after ``seconds``."""
+        headers = {**self.headers, "content-type": "application/json"}
+        return await fetch(self._root, path, headers, seconds=seconds, body=body)
+
     async def close(self) -> None:
         """Close every connection."""
+        if self._subscriber is not None:
+            await self._subscriber.close()
         await self.client.close()
         await self._root.close()
+
+    def _follow(self, events: str | None, replay: str | None) -> None:
+        """Other places of its KV events, or none, from now on. Raises ConfigError where they cannot be followed."""
+        if (events, replay) == self._followed:
+            return
+        told = None if events is None else ToldBlocks()
+        made = None
+        if events is not None and told is not None:
+            made = Subscriber(Sequencer(self.name, told), events, replay)
+        if self._subscriber is not None:
+            self._subscriber.stop()
+        self._followed = (events, replay)
+        self._subscriber, self.replica.told = made, told
 
     def _judge(self, problem: str) -> None:
         if not problem:

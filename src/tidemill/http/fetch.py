@@ -29,12 +29,17 @@ class _Whole:
         return len(self.content) > _MOST_BYTES
 
 
-async def fetch(client: HttpClient, path: str, headers: Mapping[str, str], *, seconds: float) -> tuple[int, bytes]:
-    """(status, body) of a GET. Raises OSError, and TimeoutError after ``seconds``; a body of more than 8 MiB is cut."""
+async def fetch(
+    client: HttpClient, path: str, headers: Mapping[str, str], *, seconds: float, body: bytes | None = None
+) -> tuple[int, bytes]:
+    """(status, body) of a GET, or of a POST where there is a body. Raises OSError, and
+    TimeoutError after ``seconds``; a body of more
+    than 8 MiB is cut."""
     found = _Whole()
     try:
         async with asyncio.timeout(seconds):
-            await client.exchange(client.request(path, headers, b"", method="GET"), found)
+            method = "GET" if body is None else "POST"
+            await client.exchange(client.request(path, headers, body or b"", method=method), found)
     except Broken as error:
         raise ConnectionError(str(error)) from error
     return found.status, bytes(found.content)

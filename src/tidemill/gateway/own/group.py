@@ -75,6 +75,8 @@ class Group:
                 name=child.name,
                 url=f"{child.url}/v1",
                 engine="tidemill",
+                kv_events=f"ipc://{self._events(child.name)}" if config.kv_events else None,
+                kv_events_replay=f"ipc://{self._events(child.name)}-replay" if config.kv_events else None,
                 models=(config.served_name,),
                 weight=config.weight,
                 labels={**config.labels, "group": config.name, "pid": str(child.pid)},
@@ -118,7 +120,7 @@ class Group:
     def change(self, config: OwnEngineConfig, starting: StartingConfig) -> None:
         """Other settings. Engines that were started with others are exchanged one by one."""
         before = self.config
-        if (config.model, config.serve, config.environment) != (before.model, before.serve, before.environment):
+        if _needs(config) != _needs(before):
             self.restart()
         self.config, self._starting = config, starting
         self._scaler.change(_rules(config))
@@ -224,9 +226,16 @@ class Group:
         config = self.config
         serve = {key: _here(value) if key in PATHS else value for key, value in config.serve.items()}
         settings = {"name": config.served_name, **serve, "host": "127.0.0.1", "port": 0}
+        if config.kv_events:
+            settings["kv_events_endpoint"] = f"ipc://{self._events(name)}"
+            settings["kv_events_replay_endpoint"] = f"ipc://{self._events(name)}-replay"
         file = Path(self._folder.name) / f"{name}.toml"
         file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
         return ["serve", config.model, "--config", str(file)]
+
+    def _events(self, name: str) -> Path:
+        """The socket of an engine's KV events: paths of sockets are short."""
+        return Path(self._folder.name) / name.removeprefix(f"{self.config.name}-")
 
     def _bury(self) -> None:
         """Take note of those that have ended."""
@@ -288,3 +297,8 @@ def _rules(config: OwnEngineConfig) -> ScaleRules:
         down_after=scale.down_after_seconds,
         few=scale.few_requests,
     )
+
+
+def _needs(config: OwnEngineConfig) -> tuple[object, ...]:
+    """What an engine is started with."""
+    return config.model, config.serve, config.environment, config.kv_events

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from tidemill.core.errors import TidemillError, Unavailable
 from tidemill.core.trace import TraceValue
 from tidemill.gateway.config import GatewayConfig
-from tidemill.gateway.metrics import ADDED_SECONDS, BROKEN, FIRST_TOKEN_SECONDS, HEDGES, REFUSED
+from tidemill.gateway.metrics import ADDED_SECONDS, BROKEN, FIRST_TOKEN_SECONDS, HEDGES, PREFIX_SOURCE, REFUSED
 from tidemill.gateway.proxy.asked import Asked
 from tidemill.gateway.proxy.attempt import Arrived, Attempt, arrive
 from tidemill.gateway.proxy.call import Call
@@ -118,6 +118,9 @@ class Forward:
     async def _run(self, out: Outlet) -> None:
         """Attempts, until an answer is whole or nobody is left to ask."""
         self._router.request()
+        prompt = await self._router.prompt(self._call.path, self._call.body, self._work.model)
+        if prompt is not None:
+            self._work = replace(self._work, prompt=prompt)
         failed: _Failed | None = None
         while len(self._tried) < self._config.retries.attempts:
             if self._tried and not self._router.budget.retry():
@@ -158,9 +161,11 @@ class Forward:
             "reason": choice.reason,
             "scores": {one.replica: {"total": round(one.total, 6), **one.parts} for one in choice.scores},
             "not": dict(barred),
+            "prefix_source": (source := "precise" if upstream.replica.knows(self._work) else "approximate"),
         }
         if choice.scored > len(choice.scores):
             record["scores_left_out"] = choice.scored - len(choice.scores)
+        self._call.recorder.add(PREFIX_SOURCE, source=source)
         if self._rest is not None:
             record["resumes_after_tokens"] = self._rest.tokens
         self._call.decision.attempts.append(record)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["text_blocks", "token_blocks"]
+__all__ = ["next_block", "text_blocks", "token_blocks"]
 
 
 def text_blocks(text: bytes, size: int, *, salt: str = "") -> tuple[int, ...]:
@@ -24,6 +24,11 @@ def token_blocks(tokens: Sequence[int], size: int, *, salt: str = "") -> tuple[i
     """Keys of the full blocks of ``size`` token ids."""
     key, keys = hash(salt), []
     for at in range(0, len(tokens) - size + 1, size):
-        key = hash((key, *tokens[at : at + size]))
+        key = next_block(key, tokens[at : at + size])
         keys.append(key)
     return tuple(keys)
+
+
+def next_block(before: int, tokens: Sequence[int]) -> int:
+    """The key of a block of token ids that follows another one, or begins what a salt's hash stands for."""
+    return hash((before, *tokens))

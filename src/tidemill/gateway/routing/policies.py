@@ -11,7 +11,7 @@ from tidemill.gateway.routing.predicted_seconds import PredictedSeconds
 from tidemill.gateway.routing.prefix_aware import PrefixAware
 from tidemill.gateway.routing.simple import LeastLoad, PowerOfTwo, RandomChoice, RoundRobin, Weighted
 
-__all__ = ["DEFAULT_POLICY", "POLICIES"]
+__all__ = ["DEFAULT_POLICY", "POLICIES", "READ_PREFIXES"]
 
 DEFAULT_POLICY: Final = "predicted-seconds"
 POLICIES: Final[Mapping[str, Callable[[], Policy]]] = {
@@ -24,3 +24,5 @@ POLICIES: Final[Mapping[str, Callable[[], Policy]]] = {
     "round-robin": RoundRobin,
     "random": RandomChoice,
 }
+READ_PREFIXES: Final = frozenset({DEFAULT_POLICY, "prefix-aware", "kv-aware"})
+"""Those that look at what replicas have cached of a prompt."""

@@ -16,6 +16,7 @@ from tidemill.gateway.routing.flight import Flight
 from tidemill.gateway.routing.gauges import Gauges
 from tidemill.gateway.routing.held_blocks import HeldBlocks
 from tidemill.gateway.routing.speed import PRESUMED, Pace, Speed
+from tidemill.gateway.routing.told_blocks import ToldBlocks
 from tidemill.gateway.routing.work import Work
 
 __all__ = ["Replica"]
@@ -45,6 +46,8 @@ class Replica:
         self.weight = weight
         self.labels = labels
         self.held = HeldBlocks(most_blocks)
+        self.told: ToldBlocks | None = None
+        """What its KV events say that it holds; None: nobody listens to any."""
         self.speed = Speed()
         self.gauges: Gauges | None = None
         self._clock = clock
@@ -109,7 +112,7 @@ class Replica:
 
     def saw_end(self, flight: Flight, tokens: int | None, cached: int | None) -> None:
         """For Flight."""
-        if cached is not None:
+        if cached is not None and not self.knows(flight.work):
             self.speed.saw_cached(flight.cached, cached)
         if tokens is not None and flight.first_at is not None and not flight.work.whole:
             running = (flight.running_then + len(self._answering)) / 2
@@ -130,9 +133,24 @@ class Replica:
         return Speed() if rested else self.speed
 
     def cached(self, work: Work) -> int:
-        """Tokens of a prompt that it probably has in its cache; the last token is always computed."""
+        """Tokens of a prompt that it has in its cache, as its KV events say, or probably has where they do not say all;
+        in the measure of ``work.tokens``. The last token is always computed."""
+        told = self._told(work)
+        if self.knows(work):
+            return told
         found = self.held.match(work.blocks) * work.block_tokens
-        return int(min(found, max(0, work.tokens - 1)) * self.speed.cached_trust)
+        return max(told, int(min(found, max(0, work.tokens - 1)) * self.speed.cached_trust))
+
+    def knows(self, work: Work) -> bool:
+        """Whether ``cached`` is what the replica said, and no guess."""
+        return work.prompt is not None and self.told is not None and self.told.complete
+
+    def _told(self, work: Work) -> int:
+        """What it has for certain. Estimated tokens and counted ones differ, so it is a share of the prompt."""
+        if work.prompt is None or self.told is None:
+            return 0
+        share = self.told.match(work.prompt) / len(work.prompt)
+        return min(int(share * work.tokens), max(0, work.tokens - 1))
 
     def restarted(self) -> None:
         """Its process is another one: it holds nothing, and what was measured of the old one may not hold."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemill.gateway.routing.prompt import Prompt
+
 __all__ = ["Work"]
 
 
@@ -19,6 +21,8 @@ class Work:
     """Keys of the prompt's full blocks, in order. A key stands for everything up to the end of its block."""
     block_tokens: int = 64
     """Tokens of one block."""
+    prompt: Prompt | None = None
+    """The prompt's token ids, where they are known."""
     model: str = ""
     session: str | None = None
     """What says that requests belong together; None: nothing does."""

@@ -1,0 +1,1 @@
+"""Replicas' KV events: what they say that they hold, and the token ids to ask it with."""
