@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import zmq
+import pytest
 
 from tidemill.core.config import EngineConfig
 from tidemill.engine.kv_publisher import KvPublisher
@@ -16,6 +16,8 @@ from tidemill.gateway.kv_events.subscriber import Subscriber
 from tidemill.gateway.routing.prompt import Prompt
 from tidemill.gateway.routing.told_blocks import ToldBlocks
 from tidemill.scheduling.kv.events import CacheCleared
+
+zmq = pytest.importorskip("zmq", reason="the extra kv-events is not installed")
 
 
 async def until(true: Callable[[], bool]) -> None:
