@@ -102,8 +102,8 @@ class Fleet:
     _records: list[RequestRecord] = field(default_factory=list)
     _placed: dict[int, int] = field(default_factory=dict)
     _steps: list[tuple[float, int, int]] = field(default_factory=list)
-    """When engines can begin a step, for a thousand need not be asked at each event: (seconds, engine, its change). What
-    an engine said before its last change is out of date."""
+    """When engines can begin a step, for a thousand need not be asked at each event: (seconds, engine, its change).
+    What an engine said before its last change is out of date."""
     _changes: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
