@@ -158,6 +158,14 @@ async def test_settings_change_while_requests_run(tmp_path: Path) -> None:
             "there is no setting replicas.0.wieght; did you mean weight?",
         ),
         ("replicas: [{name: a, url: 'h:1'}]", "replicas.0.url: must be like http://host:8000/v1"),
+        (
+            "replicas: [{name: a, url: 'http://h:1/v1', kv_events: 'h:5557'}]",
+            "replicas.0.kv_events: must be tcp://HOST:PORT or ipc://PATH, not 'h:5557'",
+        ),
+        (
+            "replicas: [{name: a, url: 'http://h:1/v1', kv_events_replay: 'tcp://h:5558'}]",
+            "replicas.0.kv_events_replay: goes with kv_events",
+        ),
         ("replicas: [{name: a, url: 'http://u:p@h/v1'}]", "replicas.0.url: must have no password"),
         (
             "replicas: [{name: a, url: 'http://h/v1'}, {name: a, url: 'http://g/v1'}]",

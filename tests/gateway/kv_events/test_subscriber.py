@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from tidemill.gateway.routing.told_blocks import ToldBlocks
 from tidemill.scheduling.kv.events import CacheCleared
 
 zmq = pytest.importorskip("zmq", reason="the extra kv-events is not installed")
+pytest.importorskip("zmq.asyncio")
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -72,3 +74,43 @@ async def test_another_process_at_the_same_place(tmp_path: Path) -> None:
         assert told.losses == 2
     finally:
         await subscriber.close()
+
+
+async def test_what_is_missing_in_the_middle_is_asked_for(tmp_path: Path) -> None:
+    """From the first number that did not come. What the replay does not have either is lost, with all before it."""
+    events, replay = f"ipc://{tmp_path}/e", f"ipc://{tmp_path}/r"
+    told = ToldBlocks()
+    subscriber = Subscriber(Sequencer("r0", told), events, replay)
+    asked: list[int] = []
+
+    async def answer(router: Any) -> None:
+        while True:
+            who, _, first = await router.recv_multipart()
+            asked.append(int.from_bytes(first, "big"))
+            for number in range(asked[-1], 3 if asked[-1] else 2):  # later it has one more, and that is all
+                await router.send_multipart([who, b"", number.to_bytes(8, "big"), stored(number + 1, number + 1.0)])
+            await router.send_multipart([who, b"", (-1).to_bytes(8, "big", signed=True), b""])
+
+    context = zmq.asyncio.Context()
+    try:
+        pub, router = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
+        pub.bind(events)
+        router.bind(replay)
+        answering = asyncio.create_task(answer(router))
+        subscriber.start()
+        await pub.recv()  # the subscription
+        await until(lambda: asked == [0])
+        await pub.send_multipart([b"", (3).to_bytes(8, "big"), stored(4, 4.0)])
+        await until(lambda: has(told, 4))
+        assert asked == [0, 2]
+        assert all(has(told, token) for token in (1, 2, 3)), "number 2 came again, and nothing was lost"
+        assert told.complete
+        await pub.send_multipart([b"", (5).to_bytes(8, "big"), stored(6, 6.0)])
+        await until(lambda: has(told, 6))
+        assert asked == [0, 2, 4]
+        assert not has(told, 1), "number 4 is gone, and with it all that was known"
+        assert not told.complete
+        answering.cancel()
+    finally:
+        await subscriber.close()
+        context.destroy(linger=0)

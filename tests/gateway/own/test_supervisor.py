@@ -277,6 +277,14 @@ async def test_other_settings_exchange_the_engines_and_a_group_that_is_gone_ends
         ("engines: [{name: a, model: m, replicas: {min: 0}}]", "engines.0.replicas.min: "),
         ("engines: [{name: a, model: m, replicas: {min: 3, max: 2}}]", "engines.0.replicas.max: must not be below"),
         ("engines: [{name: a, model: m, serve: {port: 1}}]", "engines.0.serve.port: the gateway chooses it"),
+        (
+            "engines: [{name: a, model: m, kv_events: true, serve: {kv_events_endpoint: 'tcp://127.0.0.1:1'}}]",
+            "engines.0.serve.kv_events_endpoint: with kv_events the gateway chooses it",
+        ),
+        (
+            "engines: [{name: a, model: m, kv_events: true, serve: {prefix_cache: 'off'}}]",
+            "engines.0.kv_events: tells of the prefix cache, which serve.prefix_cache turns off",
+        ),
         ("engines: [{name: a, model: m, serve: {thread: 1}}]", "did you mean threads"),
         ("engines: [{name: a, model: m, scale: {queue_second: 1}}]", "did you mean queue_seconds?"),
         ("engines: [{name: a, model: m}, {name: a, model: m}]", "engines.1.name: a"),
