@@ -104,7 +104,7 @@ _STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerStat
 _REDIS_UP = "tidemill_gateway_redis_up"
 _REDIS_FAILURES = "tidemill_gateway_redis_failures_total"
 STORE_METRICS: Final = {
-    _REDIS_UP: "1 if the last question to Redis was answered, else 0",
+    _REDIS_UP: "1 if Redis answered last time and has room for answers, else 0",
     _REDIS_FAILURES: "Questions to Redis that were not answered",
 }
 DISCOVERY_UP: Final = "tidemill_gateway_discovery_up"

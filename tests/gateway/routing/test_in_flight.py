@@ -1,4 +1,4 @@
-"""Counters of requests in flight over a whole gateway: any order of choices, ends, hedges and reloads, beside plain lists."""
+"""Requests in flight over a whole gateway: choices, ends, hedges and reloads in any order, beside plain lists."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from typing import Final, cast, get_args
+from typing import Any, Final, cast, get_args
 
 from tidemill.gateway.cache.kept import Kept
 from tidemill.gateway.cache.wish import Mode
@@ -45,7 +45,11 @@ class SharedAnswers:
     async def find(self, digest: bytes, modes: Sequence[Mode]) -> list[Kept]:
         """What there is of a wish, in the order of the modes."""
         keys = [self._key(digest, mode) for mode in modes]
-        values = await self._store.ask(lambda client: client.mget(keys))
+
+        async def look(client: Any) -> list[bytes | None]:
+            return _values(await client.mget(keys), len(keys))
+
+        values = await self._store.ask(look)
         found: list[Kept] = []
         for key, value in zip(keys, values or (), strict=False):
             if value is None:
@@ -62,7 +66,7 @@ class SharedAnswers:
             return
         key, value = self._key(digest, kept.mode), _written(kept)
         task: asyncio.Task[object] = asyncio.get_running_loop().create_task(
-            self._store.ask(lambda client: client.set(key, value, px=max(1, int(1000 * seconds))))
+            self._store.ask(lambda client: client.set(key, value, px=max(1, int(1000 * seconds))), writes=True)
         )
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
@@ -78,6 +82,14 @@ class SharedAnswers:
 def _written(kept: Kept) -> bytes:
     rest = kept.mode.encode() + b"\0" + kept.body
     return _MARK + hashlib.sha256(rest).digest()[:_SUM_BYTES] + rest
+
+
+def _values(answer: Any, number: int) -> list[bytes | None]:
+    """Of so many keys. Raises ValueError for what is no answer to that."""
+    right = isinstance(answer, list) and len(answer) == number
+    if not right or not all(value is None or isinstance(value, bytes) for value in answer):
+        raise ValueError(f"this is no Redis: it answers {str(answer)[:60]!r}")
+    return list(answer)
 
 
 def _read(value: bytes) -> Kept | None:

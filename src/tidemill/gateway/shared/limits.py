@@ -2,6 +2,8 @@
 
 The bucket is the one of ``serve/access/bucket.py``. A request that is open has a lease, which is renewed while it runs
 and runs out by itself where its gateway is gone. Both are looked at and changed in one script, by Redis' own clock.
+Each script begins with a command that needs no room: a full Redis lets a script that has changed something go on to its
+end, so that limits, which are few bytes, hold there too.
 Tokens per minute are counted by the engines that know them.
 """
 
@@ -26,8 +28,8 @@ _ENTER: Final = """
 local now = tonumber(ARGV[5])
 if now == nil then local t = redis.call('TIME'); now = tonumber(t[1]) + tonumber(t[2]) / 1000000 end
 local per_minute, most, lease, seconds = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
 if most then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
   local running = redis.call('ZCARD', KEYS[2])
   if running >= most then return {'open', tostring(running)} end
 end
@@ -51,8 +53,8 @@ _RENEW: Final = """
 local t = redis.call('TIME')
 local until_ = tonumber(t[1]) + tonumber(t[2]) / 1000000 + tonumber(ARGV[1])
 for i, key in ipairs(KEYS) do
-  redis.call('ZADD', key, 'XX', until_, ARGV[i + 1])
   redis.call('EXPIRE', key, math.ceil(tonumber(ARGV[1])) * 2)
+  redis.call('ZADD', key, 'XX', until_, ARGV[i + 1])
 end
 return 1
 """
@@ -88,12 +90,16 @@ class SharedLimits:
             self._lease_seconds,
             "" if self.now is None else self.now,
         ]
-        answer = await self._store.ask(lambda client: client.eval(_ENTER, 2, bucket, leases, *arguments))
+
+        async def enter(client: Any) -> tuple[str, str]:
+            return _verdict(await client.eval(_ENTER, 2, bucket, leases, *arguments))
+
+        answer = await self._store.ask(enter)
         if answer is None:
             with caller.allowance.request() as bill:
                 yield bill
             return
-        verdict, figure = (part.decode() for part in answer)
+        verdict, figure = answer
         if verdict == "open":
             raise RateLimited(f"this key has {figure} requests open; its limit is {limits.concurrent_requests} at once")
         if verdict == "used":
@@ -133,3 +139,13 @@ class SharedLimits:
                         _RENEW, len(held), *held.values(), self._lease_seconds, *held
                     )
                 )
+
+
+def _verdict(answer: Any) -> tuple[str, str]:
+    """(in, open or used; a figure). Raises ValueError for what the script never says."""
+    match answer:
+        case [b"in" | b"open" | b"used" as verdict, bytes() as figure]:
+            if verdict != b"in":
+                float(figure)
+            return verdict.decode(), figure.decode()
+    raise ValueError(f"this is no Redis: it answers {str(answer)[:60]!r}")

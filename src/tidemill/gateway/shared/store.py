@@ -32,44 +32,82 @@ class Store:
         self.config = config
         self._clock = clock
         self._not_before = 0.0
-        self.problem = ""
-        """Why it cannot be used; empty: it can."""
+        self._write_not_before = 0.0
+        self._gone = ""
+        self._full = ""
         self.failures = 0
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be used, or not be written to; empty: it can."""
+        return self._gone or self._full
 
     def key(self, *parts: str) -> str:
         """A name in our own part of it."""
         return self.config.prefix + ":".join(parts)
 
-    async def ask(self, question: Callable[[Any], Awaitable[T]]) -> T | None:
+    async def ask(self, question: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T | None:
         """What it says; None: it does not. Takes the time that the settings give it at the most, and nothing right
-        after it has failed."""
-        from redis.exceptions import RedisError
+        after it has failed. ``writes``: needs room there: a full one is not asked, and is asked the rest.
+
+        Whatever a question raises is taken for a failure of Redis: the client raises anything when what answers is
+        something else, and so may a question that cannot read its answer."""
+        from redis.exceptions import OutOfMemoryError
 
         now = self._clock.now()
-        if now < self._not_before:
+        if now < self._not_before or (writes and now < self._write_not_before):
             return None
-        if self.problem:
+        if self._gone:
             self._not_before = now + _REST  # one tries whether it is back, and the others do not wait for that
+        if writes and self._full:
+            self._write_not_before = now + _REST
         try:
             # the client's own limit is of one read, and a new connection takes several
             async with asyncio.timeout(self.config.timeout_seconds):
                 found = await question(self.client)
-        except (RedisError, OSError, TimeoutError) as error:
-            self.failures += 1
-            self._not_before = self._clock.now() + _REST
-            if not self.problem:
-                _log.error("Redis is left out: %s: %s", type(error).__name__, " ".join(str(error).split())[:300])
-            self.problem = f"{type(error).__name__}: {error}"[:300]
+        except OutOfMemoryError as error:
+            self._is_full(error)
             return None
-        if self.problem:
-            _log.warning("Redis is back")
-            self.problem, self._not_before = "", 0.0
+        except Exception as error:  # see above
+            self._failed(error)
+            return None
+        self._answered(writes=writes)
         return found
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        self._not_before = self._clock.now() + _REST
+        said = _said(error)
+        if not self._gone:
+            _log.error("Redis is left out: %s", said)
+        self._gone = said
+
+    def _is_full(self, error: Exception) -> None:
+        """It answers, and takes nothing new."""
+        self._answered(writes=False)
+        self.failures += 1
+        self._write_not_before = self._clock.now() + _REST
+        if not self._full:
+            _log.error("Redis is full and is only read: raise its maxmemory: %s", _said(error))
+        self._full = _said(error)
+
+    def _answered(self, *, writes: bool) -> None:
+        if self._gone:
+            _log.warning("Redis is back")
+            self._gone, self._not_before = "", 0.0
+        if writes and self._full:
+            _log.warning("Redis has room again")
+            self._full, self._write_not_before = "", 0.0
 
     async def close(self) -> None:
         """End its connections."""
         await self.client.aclose()
         await asyncio.sleep(0)  # it does not wait for its sockets to be closed
+
+
+def _said(error: Exception) -> str:
+    """In one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def open_store(config: RedisConfig, clock: Clock) -> Store:
