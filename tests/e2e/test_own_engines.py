@@ -106,3 +106,26 @@ async def test_a_gateway_that_is_killed_leaves_no_engines_behind(smollm2_path: P
         await process.wait()
         _, alive = psutil.wait_procs(children, timeout=30)
         assert not alive
+
+
+async def test_a_signal_to_the_whole_service_ends_what_has_begun_and_starts_nothing_anew(
+    smollm2_path: Path, tmp_path: Path
+) -> None:
+    """As systemd ends a service: every process gets it, the gateway, its engines and theirs."""
+    async with engines(smollm2_path, tmp_path) as (process, client):
+        before = await until(client, ready)
+        shown = asyncio.Event()
+        asked = asyncio.create_task(stream(client, 0, shown))
+        await shown.wait()
+        everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        assert pids(before) < {one.pid for one in everyone}
+        for one in everyone:
+            one.send_signal(signal.SIGTERM)
+        ended = await asked
+        assert ended.error is None, ended
+        assert process.stdout is not None
+        said = (await process.stdout.read()).decode()
+        assert await process.wait() == 0
+        assert said.count("is started") <= 1, said
+        assert "ended with code" not in said, said
+        assert not any(one.is_running() for one in everyone)

@@ -21,7 +21,7 @@ __all__ = ["gateway_server", "run_gateway"]
 
 def gateway_server(fleet: Fleet, tracing: Tracing | None = None) -> DrainingServer:
     """The server of a fleet, which starts and ends with it; ``tracing`` follows requests."""
-    return DrainingServer(
+    server = DrainingServer(
         fleet.live.now,
         make=lambda server: make_gateway_app(
             fleet, clock=fleet.clock, drain=server.drain, stop=server.stop_within, tracing=tracing
@@ -30,6 +30,9 @@ def gateway_server(fleet: Fleet, tracing: Tracing | None = None) -> DrainingServ
         reload=fleet.reload if fleet.can_reload else None,
         now=lambda: fleet.live.now,
     )
+    if fleet.supervisor is not None:
+        fleet.supervisor.stopping = lambda: server.drain.draining
+    return server
 
 
 def run_gateway(path: Path, *, say: Callable[[str], None]) -> int:

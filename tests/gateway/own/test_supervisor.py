@@ -299,3 +299,15 @@ def test_what_cannot_be_is_refused_by_name(text: str, says: str, tmp_path: Path)
     with pytest.raises(ConfigError) as error:
         read_config(file)
     assert says in error.value.message
+
+
+async def test_engines_that_end_while_the_gateway_is_stopping_are_not_started_anew() -> None:
+    """They have been told to at the same time, and their end is no crash."""
+    async with engines(own={"replicas": {"min": 2, "max": 3}}) as (gateway, supervisor):
+        await gateway.until(lambda: of(supervisor).count("ready") == 2)
+        gateway.drain.begin()
+        for child in of(supervisor).children:
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGTERM)
+        await gateway.until(lambda: not of(supervisor).children)
+        assert (of(supervisor).starts, of(supervisor).crashes, of(supervisor).problem) == (2, 0, "")

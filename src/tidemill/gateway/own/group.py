@@ -134,13 +134,15 @@ class Group:
         """End all engines as soon as they have ended what they have begun."""
         self._dissolved = True
 
-    async def look(self, upstreams: Mapping[str, Upstream], affordable: int) -> None:
+    async def look(self, upstreams: Mapping[str, Upstream], affordable: int, *, stopping: bool = False) -> None:
         """Start and end engines as the load, the settings and what is left of the limits want it. ``affordable``: how
-        many this group may have in all."""
-        self._bury()
+        many this group may have in all. ``stopping``: the gateway is, and only takes note of those that end."""
+        self._bury(stopping=stopping)
         if self._dissolved:
             for child in [child for child in self.children if child not in self._leaving]:
                 self._let_go(child, upstreams)
+            return
+        if stopping:
             return
         ready, starting = self.count("ready"), self.count("starting")
         mine = [upstreams[child.name] for child in self.children if child.state == "ready" and child.name in upstreams]
@@ -237,13 +239,14 @@ class Group:
         """The socket of an engine's KV events: paths of sockets are short."""
         return Path(self._folder.name) / name.removeprefix(f"{self.config.name}-")
 
-    def _bury(self) -> None:
-        """Take note of those that have ended."""
+    def _bury(self, *, stopping: bool) -> None:
+        """Take note of those that have ended. While the gateway is stopping that is no crash: who stops a whole
+        container or service stops its engines at the same time."""
         for child in [child for child in self.children if child.state == "ended"]:
             self.children.remove(child)
             self._old.discard(child)
             left = self._leaving.pop(child, None)
-            if left is None:
+            if left is None and not stopping:
                 self._died(child)
         if any(child.state == "ready" and self._clock.now() - child.began > _EARLY for child in self.children):
             self._failures, self.problem = 0, ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -37,6 +37,8 @@ class Supervisor:
         """Of which the settings know nothing any more; they end what they have."""
         self._upstreams: Sequence[Upstream] = ()
         self._offer: Offer | None = None
+        self.stopping: Callable[[], bool] = lambda: False
+        """Whether the gateway is ending: engines that end then have been told to, and none is started in their place."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -120,7 +122,7 @@ class Supervisor:
     async def _look(self) -> None:
         for group in (*self.groups.values(), *self._former):
             upstreams = {one.name: one for one in self._upstreams}
-            await group.look(upstreams, self._affordable(group))
+            await group.look(upstreams, self._affordable(group), stopping=self.stopping())
         for group in [group for group in self._former if not group.children]:
             self._former.remove(group)
             await group.close()
