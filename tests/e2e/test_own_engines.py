@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 @asynccontextmanager
 async def engines(
-    model: Path, folder: Path, **own: Any
+    model: Path, folder: Path, *, replicas_too: Sequence[dict[str, Any]] = (), **own: Any
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
     serve = {"threads": 1, "max_model_len": 512, "kv_memory": 64 * 2**20, "max_running": 2}
     group = {"name": "m", "model": str(model), "serve": serve, **own}
@@ -32,6 +32,7 @@ async def engines(
     settings = {
         "server": {"port": 0},
         "engines": [group],
+        "replicas": list(replicas_too),
         "retries": {"least_per_second": 100},
         "probes": {"interval_seconds": 0.3},
         "starting": {"stop_seconds": 20},
@@ -111,9 +112,18 @@ async def test_a_gateway_that_is_killed_leaves_no_engines_behind(smollm2_path: P
 async def test_a_signal_to_the_whole_service_ends_what_has_begun_and_starts_nothing_anew(
     smollm2_path: Path, tmp_path: Path
 ) -> None:
-    """As systemd ends a service: every process gets it, the gateway, its engines and theirs."""
-    async with engines(smollm2_path, tmp_path) as (process, client):
-        before = await until(client, ready)
+    """As systemd ends a service: every process gets it, the gateway, its engines and theirs. Another replica's answer
+    keeps the gateway up for longer than its engine."""
+    over = asyncio.Event()
+    async with (
+        endless(over) as url,
+        engines(smollm2_path, tmp_path, replicas_too=[{"name": "other", "url": url, "models": ["other"]}]) as (
+            process,
+            client,
+        ),
+    ):
+        before = await until(client, lambda found: bool(ready(found)))
+        other = asyncio.create_task(client.post("/v1/chat/completions", json={"model": "other", "messages": []}))
         shown = asyncio.Event()
         asked = asyncio.create_task(stream(client, 0, shown))
         await shown.wait()
@@ -122,10 +132,29 @@ async def test_a_signal_to_the_whole_service_ends_what_has_begun_and_starts_noth
         for one in everyone:
             one.send_signal(signal.SIGTERM)
         ended = await asked
-        assert ended.error is None, ended
-        assert process.stdout is not None
-        said = (await process.stdout.read()).decode()
+        assert (ended.whole, ended.errors, ended.markers) == (True, 0, 1)
+        found = await until(client, lambda found: not pids(before) & pids(found))
+        assert (found["engines"], found["starts"], found["crashes"]) == ([], 1, 0)
+        over.set()
+        assert (await other).status_code == 200
         assert await process.wait() == 0
-        assert said.count("is started") <= 1, said
-        assert "ended with code" not in said, said
-        assert not any(one.is_running() for one in everyone)
+        _, alive = psutil.wait_procs(everyone[1:], timeout=30)
+        assert not alive
+
+
+@asynccontextmanager
+async def endless(over: asyncio.Event) -> AsyncIterator[str]:
+    """The URL of a replica whose answers end when it is over."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        if head.startswith("POST"):
+            await over.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    finally:
+        server.close()
