@@ -130,8 +130,8 @@ class Upstream:
             problem = f"{self.adapter.health}: {str(error) or 'no answer in time'}"
         self.looked_at = True
         self._judge(problem)
-        if self.healthy and self.adapter.metrics is not None:
-            await self._read_gauges(self.adapter.metrics)
+        if self.healthy:
+            await self._read_gauges()
 
     async def ask(self, path: str, body: bytes, *, seconds: float) -> tuple[int, bytes]:
         """(status, body) of a small POST of JSON below its root. Raises OSError, and TimeoutError after ``seconds``."""
@@ -179,13 +179,15 @@ class Upstream:
             return
         self.models = found[:_MOST_MODELS]
 
-    async def _read_gauges(self, path: str) -> None:
-        try:
-            status, body = await self._get(path)
-        except (OSError, TimeoutError):
-            return
-        if status == 200:
-            self.replica.read(self.adapter.gauges(body.decode("utf-8", "replace"), self._clock.now()))
+    async def _read_gauges(self) -> None:
+        for path in self.adapter.metrics:
+            try:
+                status, body = await self._get(path)
+            except (OSError, TimeoutError):
+                return
+            if status == 200:
+                self.replica.read(self.adapter.gauges(body.decode("utf-8", "replace"), self._clock.now()))
+                return
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         return await fetch(self._root, path, self.headers, seconds=self._probes.timeout_seconds)

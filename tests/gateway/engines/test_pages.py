@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from tidemill.core.clock import ManualClock
 from tidemill.core.tokens import EngineStats
+from tidemill.gateway.config import GatewayConfig, ReplicaConfig
 from tidemill.gateway.engines import pages
 from tidemill.gateway.engines.adapter import ADAPTERS
 from tidemill.gateway.routing.gauges import Gauges
+from tidemill.gateway.upstream import Upstream
 from tidemill.serve.metrics import PrometheusMetrics
 
 VLLM = """# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -52,6 +56,16 @@ TENSORRT_LLM = json.dumps(
     ]
 )
 
+TENSORRT_LLM_PROMETHEUS = """# HELP trtllm_num_requests_running Number of active requests
+# TYPE trtllm_num_requests_running gauge
+trtllm_num_requests_running{engine_type="undefined",model_name="undefined",pid="71"} 5.0
+trtllm_num_requests_waiting{engine_type="undefined",model_name="undefined",pid="71"} 3.0
+trtllm_max_num_active_requests{engine_type="undefined",model_name="undefined",pid="71"} 10.0
+trtllm_kv_cache_utilization{engine_type="undefined",model_name="undefined",pid="71"} 0.6
+trtllm_kv_cache_max_blocks{engine_type="undefined",model_name="undefined",pid="71"} 1000.0
+trtllm_kv_cache_tokens_per_block{engine_type="undefined",model_name="undefined",pid="71"} 64.0
+"""
+
 
 def test_sglang_counts_each_request_once_where_requests_have_priorities() -> None:
     """The total is under the empty priority, and beside it is what each priority has."""
@@ -77,7 +91,7 @@ def test_sglang_counts_each_request_once_where_requests_have_priorities() -> Non
         ("tgi", TGI, Gauges(at=9, running=9, waiting=5)),
         ("llama.cpp", LLAMA_CPP, Gauges(at=9, running=1, waiting=3, kv_used=0.5)),
         ("tensorrt-llm", TENSORRT_LLM, Gauges(at=9, running=6, waiting=1, kv_used=0.3, kv_tokens=3200)),
-        ("tensorrt-llm", "[]", Gauges(at=9, running=0, waiting=0)),
+        ("tensorrt-llm", TENSORRT_LLM_PROMETHEUS, Gauges(at=9, running=5, waiting=3, kv_used=0.6, kv_tokens=64000)),
     ],
 )
 def test_gauges_are_read_by_their_names(engine: str, page: str, expected: Gauges) -> None:
@@ -86,7 +100,7 @@ def test_gauges_are_read_by_their_names(engine: str, page: str, expected: Gauges
 
 @pytest.mark.parametrize("engine", ADAPTERS)
 @pytest.mark.parametrize(
-    "page", ["", "<html>", '{"a": 1}', "vllm:num_requests_running{x", "[3]", "vllm:kv_cache_usage_perc nan"]
+    "page", ["", "[]", "<html>", '{"a": 1}', "vllm:num_requests_running{x", "[3]", "vllm:kv_cache_usage_perc nan"]
 )
 def test_what_a_page_does_not_say_is_not_known(engine: str, page: str) -> None:
     assert ADAPTERS[engine].gauges(page, 9.0) == Gauges(at=9.0)
@@ -107,3 +121,32 @@ def test_a_recorded_page_of_llama_server_is_read() -> None:
     """Idle after one answer, llama-server started with --metrics. It no longer tells how full its KV cache is."""
     page = (Path(__file__).parent / "data" / "llama-server.metrics").read_text(encoding="utf-8")
     assert ADAPTERS["llama.cpp"].gauges(page, 9.0) == Gauges(at=9.0, running=0, waiting=0)
+
+
+@pytest.mark.parametrize("pages_there", [("/prometheus/metrics", "/metrics"), ("/metrics",), ()])
+async def test_of_two_pages_the_second_is_read_only_where_there_is_no_first(pages_there: tuple[str, ...]) -> None:
+    """TensorRT-LLM's /metrics takes what it shows from the queue that the page for Prometheus is made of."""
+    texts = {"/prometheus/metrics": TENSORRT_LLM_PROMETHEUS, "/metrics": TENSORRT_LLM}
+    asked: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).decode().split(" ")[1]
+        asked.append(path)
+        there = path == "/health" or path in pages_there
+        body = texts.get(path, "").encode() if there else b""
+        status = b"200 OK" if there else b"404 Not Found"
+        writer.write(b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body))
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    own = ReplicaConfig(name="r", url=url, engine="tensorrt-llm", models=("m",))
+    upstream = Upstream(own, GatewayConfig(replicas=(own,)), ManualClock())
+    await upstream.look()
+    await upstream.close()
+    server.close()
+    assert asked == {2: ["/health", "/prometheus/metrics"]}.get(
+        len(pages_there), ["/health", "/prometheus/metrics", "/metrics"]
+    )
+    gauges = upstream.replica.gauges
+    assert (gauges and gauges.running) == {2: 5, 1: 6, 0: None}[len(pages_there)]

@@ -18,8 +18,8 @@ class Adapter:
 
     health: str
     """200 there: it can take work."""
-    metrics: str | None = None
-    """Where its gauges are; None: nowhere."""
+    metrics: tuple[str, ...] = ()
+    """Where its gauges are: on the first of these pages that there is."""
     gauges: Callable[[str, float], Gauges] = pages.nothing
     """Reads that page: its text, and the time of now."""
     continues: Mapping[str, object] | None = None
@@ -29,11 +29,16 @@ class Adapter:
 _CONTINUES: Final = {"continue_final_message": True, "add_generation_prompt": False}
 _SGLANG_CONTINUES: Final = {"continue_final_message": True}
 ADAPTERS: Final[Mapping[str, Adapter]] = {
-    "tidemill": Adapter(health="/ready", metrics="/metrics", gauges=pages.vllm, continues=_CONTINUES),
-    "vllm": Adapter(health="/health", metrics="/metrics", gauges=pages.vllm, continues=_CONTINUES),
-    "sglang": Adapter(health="/health", metrics="/metrics", gauges=pages.sglang, continues=_SGLANG_CONTINUES),
-    "tgi": Adapter(health="/health", metrics="/metrics", gauges=pages.tgi),
-    "tensorrt-llm": Adapter(health="/health", metrics="/metrics", gauges=pages.tensorrt_llm),
-    "llama.cpp": Adapter(health="/health", metrics="/metrics", gauges=pages.llama_cpp, continues={}),
+    "tidemill": Adapter(health="/ready", metrics=("/metrics",), gauges=pages.vllm, continues=_CONTINUES),
+    "vllm": Adapter(health="/health", metrics=("/metrics",), gauges=pages.vllm, continues=_CONTINUES),
+    "sglang": Adapter(health="/health", metrics=("/metrics",), gauges=pages.sglang, continues=_SGLANG_CONTINUES),
+    "tgi": Adapter(health="/health", metrics=("/metrics",), gauges=pages.tgi),
+    "tensorrt-llm": Adapter(
+        # in this order: reading the second page takes away what the first is made of
+        health="/health",
+        metrics=("/prometheus/metrics", "/metrics"),
+        gauges=pages.tensorrt_llm,
+    ),
+    "llama.cpp": Adapter(health="/health", metrics=("/metrics",), gauges=pages.llama_cpp, continues={}),
     "openai": Adapter(health="/v1/models"),
 }

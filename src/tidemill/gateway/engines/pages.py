@@ -2,7 +2,8 @@
 
 Names as documented: vLLM "Production metrics" (``kv_cache_usage_perc``, in older ones ``gpu_cache_usage_perc``), SGLang
 "Production metrics" (with --enable-metrics), TGI "Metrics", TensorRT-LLM "trtllm-serve" (a JSON list of iterations at
-/metrics), llama.cpp's server README (with --metrics). Tidemill has vLLM's names.
+/metrics) and its MetricsCollector (/prometheus/metrics), llama.cpp's server README (with --metrics). Tidemill has
+vLLM's names.
 """
 
 from __future__ import annotations
@@ -77,15 +78,13 @@ def llama_cpp(text: str, now: float) -> Gauges:
 
 
 def tensorrt_llm(text: str, now: float) -> Gauges:
-    """trtllm-serve: the iterations since the page was read last, as JSON; none while nothing runs."""
+    """trtllm-serve. Both pages need ``enable_iter_perf_stats``, that for Prometheus ``return_perf_metrics`` too."""
     try:
         listed = json.loads(text)
     except ValueError:
+        return _tensorrt_llm_prometheus(_page(text), now)
+    if not isinstance(listed, list) or not listed:  # []: idle, or statistics are off, as they are by default
         return Gauges(at=now)
-    if not isinstance(listed, list):
-        return Gauges(at=now)
-    if not listed:
-        return Gauges(at=now, running=0, waiting=0)
     last = listed[-1] if isinstance(listed[-1], dict) else {}
     kv = last.get("kvCacheStats")
     kv = kv if isinstance(kv, dict) else {}
@@ -95,6 +94,17 @@ def tensorrt_llm(text: str, now: float) -> Gauges:
         running=_whole(last.get("numActiveRequests")),
         waiting=_whole(last.get("numQueuedRequests")),
         kv_used=used / most if used is not None and most else None,
+        kv_tokens=most * size if most and size else None,
+    )
+
+
+def _tensorrt_llm_prometheus(page: _Page, now: float) -> Gauges:
+    most, size = (_count(page, f"trtllm_kv_cache_{name}") for name in ("max_blocks", "tokens_per_block"))
+    return Gauges(
+        at=now,
+        running=_count(page, "trtllm_num_requests_running"),
+        waiting=_count(page, "trtllm_num_requests_waiting"),
+        kv_used=_mean(page, "trtllm_kv_cache_utilization"),
         kv_tokens=most * size if most and size else None,
     )
 

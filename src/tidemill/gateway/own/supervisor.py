@@ -38,7 +38,7 @@ class Supervisor:
         self._upstreams: Sequence[Upstream] = ()
         self._offer: Offer | None = None
         self.stopping: Callable[[], bool] = lambda: False
-        """Whether the gateway is ending: engines that end then have been told to, and none is started in their place."""
+        """Whether the gateway is ending: engines that end then were told to, and none is started in their place."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
