@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import typer
@@ -54,6 +55,14 @@ _EXPLAIN_EXAMPLES = """Examples:
 \b
 tidemill gateway explain 4be1c7d2
 tidemill gateway explain 4be1c7d2 --url http://gateway:8080 --json
+"""
+
+_RESTART_EXAMPLES = """Examples:
+
+\b
+tidemill gateway restart
+tidemill gateway restart http://gateway:8080 --engine smol
+tidemill gateway restart --no-wait
 """
 
 
@@ -134,11 +143,38 @@ def explain(
             print(f"    {name:20} not: {reason}")
 
 
-def _asked(url: str) -> dict[str, Any]:
+@gateway.command("restart", epilog=_RESTART_EXAMPLES)
+def restart(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The gateway.")] = "http://127.0.0.1:8080",
+    *,
+    engine: Annotated[str | None, typer.Option("--engine", metavar="NAME", help="Those of one group only.")] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when all have been exchanged.")] = True,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for that.")
+    ] = 3600.0,
+    debug: DebugOption = False,  # noqa: ARG001 (read by main)
+) -> None:
+    """Exchange the engines that a gateway starts itself, one by one, cutting no answer. An administrator's key is taken
+    from TIDEMILL_API_KEY."""
+    from tidemill.cli.gateway_restart import exchanged
+
+    root = url.rstrip("/")
+    before = _asked(f"{root}/admin/engines")
+    query = "" if engine is None else "?" + urlencode({"engine": engine})
+    names = _asked(f"{root}/admin/engines/restart{query}", method="POST")["engines"]
+    if not names:
+        print("this gateway starts no engines")
+    elif wait:
+        exchanged(lambda: _asked(f"{root}/admin/engines"), before, names, timeout=timeout, say=print)
+    else:
+        print(f"{', '.join(names)}: being exchanged; {root}/admin/engines says how far it is")
+
+
+def _asked(url: str, method: str = "GET") -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"url must be like http://127.0.0.1:8080, not {url!r}", param="url")
     key = os.environ.get("TIDEMILL_API_KEY")
-    request = Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    request = Request(url, headers={"Authorization": f"Bearer {key}"} if key else {}, method=method)
     try:
         with urlopen(request, timeout=10) as answer:
             found: dict[str, Any] = jsonlib.load(answer)

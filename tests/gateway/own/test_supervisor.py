@@ -16,8 +16,10 @@ import psutil
 import pytest
 
 from tests.gateway.conftest import Gateway, SkippingClock, before
-from tidemill.core.clock import Clock, SystemClock
-from tidemill.core.errors import ConfigError
+from tidemill.cli.gateway_restart import exchanged
+from tidemill.cli.main import run
+from tidemill.core.clock import Clock, ManualClock, SystemClock
+from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.gateway.config import GatewayConfig, OwnEngineConfig, read_config
 from tidemill.gateway.own.group import Group
 from tidemill.gateway.own.supervisor import Supervisor
@@ -311,3 +313,37 @@ async def test_engines_that_end_while_the_gateway_is_stopping_are_not_started_an
             os.kill(child.pid, signal.SIGTERM)
         await gateway.until(lambda: not of(supervisor).children)
         assert (of(supervisor).starts, of(supervisor).crashes, of(supervisor).problem) == (2, 0, "")
+
+
+async def test_a_command_exchanges_the_engines_and_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    async with engines() as (gateway, supervisor):
+        (old,) = of(supervisor).children
+        url = f"http://127.0.0.1:{gateway.port}"
+        assert await asyncio.to_thread(run, ["gateway", "restart", url, "--engine", "g", "--timeout", "60"]) == 0
+        (new,) = of(supervisor).children
+        assert (new is not old, new.state, old.state) == (True, "ready", "ended")
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("g: g-0 ready, old")
+        assert lines[-1] == f"g: {new.name} ready"
+        assert await asyncio.to_thread(run, ["gateway", "restart", url, "--no-wait"]) == 0
+        assert capsys.readouterr().out == f"g: being exchanged; {url}/admin/engines says how far it is\n"
+        assert await asyncio.to_thread(run, ["gateway", "restart", url, "--engine", "h"]) != 0
+        assert capsys.readouterr().err.strip().endswith("there are no engines 'h'; there are g")
+
+
+def test_a_command_to_a_gateway_that_is_not_there_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["gateway", "restart", "http://127.0.0.1:1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "http://127.0.0.1:1" in line
+    assert "refused" in line
+
+
+def test_an_exchange_that_does_not_end_is_waited_for_so_long_and_no_longer() -> None:
+    shown = {
+        "engines": [{"name": "g", "problem": "out of memory", "engines": [{"name": "g-0", "pid": 7, "state": "ready"}]}]
+    }
+    clock, lines = ManualClock(), list[str]()
+    with pytest.raises(TidemillError, match="within 20 s"):
+        exchanged(lambda: shown, shown, ["g"], timeout=20, say=lines.append, now=clock.now, sleep=clock.advance)
+    assert clock.now() >= 20
+    assert lines == ["g: g-0 ready, old (out of memory)"], "once, and not at every look"
