@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tidemill.core.clock import ManualClock
-from tidemill.core.errors import Overloaded, Unavailable
+from tidemill.core.errors import ModelNotFound, Overloaded, Unavailable
 from tidemill.gateway.config import GatewayConfig, ReplicaConfig
 from tidemill.gateway.fleet import Fleet
 from tidemill.gateway.routing.flight import Flight
@@ -83,7 +83,7 @@ class InFlight(RuleBasedStateMachine):
         before = [one.replica.in_flight for one in self.known]
         try:
             upstream, _, _ = self.fleet.router.choose(work, tried=tried)
-        except (Unavailable, Overloaded):
+        except (ModelNotFound, Unavailable, Overloaded):
             assert [one.replica.in_flight for one in self.known] == before, "a refusal counts for nothing"
             return None
         assert upstream.name not in tried
