@@ -76,7 +76,7 @@ def test_answers_are_those_without_whatever_the_draft_model_says(draft: str, way
         assert stats.steps < 200
     else:
         assert right < guessed
-    assert made._space.pools[0].num_available == 256, "blocks of sequences that have ended"
+    assert made._places._space.pools[0].num_available == 256, "blocks of sequences that have ended"
 
 
 def test_a_long_prompt_is_read_in_pieces_and_guesses_begin_when_it_is() -> None:
@@ -98,7 +98,7 @@ def test_where_its_blocks_are_short_those_of_others_make_room() -> None:
     spoken, loop = answers(made)
     assert spoken == PLAIN
     assert loop.stats().draft_accepted_tokens_total["draft"] > 0
-    assert made._space.pools[0].num_available == 9
+    assert made._places._space.pools[0].num_available == 9
 
 
 def test_nothing_is_guessed_beyond_the_length_that_it_was_made_for() -> None:

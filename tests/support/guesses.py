@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidemill.core.step import SequenceId
-from tidemill.engine.proposer import Asked
+from tidemill.engine.proposer import NO_READS, Asked
 
 __all__ = ["Guess", "Guessing", "Knowing"]
 
@@ -23,6 +23,7 @@ class Guessing:
     """A proposer that asks a guess for each sequence by itself, and learns nothing."""
 
     kind = "guess"
+    reads = NO_READS
 
     def __init__(self, guess: Guess) -> None:
         self.guess = guess

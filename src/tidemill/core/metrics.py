@@ -235,6 +235,16 @@ ENGINE_METRICS: Final[dict[str, MetricSpec]] = {
         MetricKind.COUNTER,
         "Tokens that a grammar left no choice about and that were computed in the step of another",
     ),
+    "draft_prefix_asked_tokens_total": _engine(
+        "draft_prefix_asked_tokens_total",
+        MetricKind.COUNTER,
+        "Tokens of sequences that a draft model was to read and could share KV blocks",
+    ),
+    "draft_prefix_hit_tokens_total": _engine(
+        "draft_prefix_hit_tokens_total",
+        MetricKind.COUNTER,
+        "Of these, the ones that it did not compute: their KV was there",
+    ),
     "drafts_total": _of_drafts("drafts_total", "Drafts of guessed tokens that were computed, by kind of guess"),
     "draft_tokens_total": _of_drafts("draft_tokens_total", "Guessed tokens that were computed, by kind of guess"),
     "draft_accepted_tokens_total": _of_drafts(

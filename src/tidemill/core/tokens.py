@@ -208,6 +208,10 @@ class EngineStats:
     """By loaded adapter: sequences with it that are running and waiting."""
     jumped_tokens_total: int = 0
     """Tokens that a grammar forced and that took no step of their own."""
+    draft_prefix_asked_tokens_total: int = 0
+    """Tokens of sequences that a draft model was to read and could share KV blocks, each time that it began one."""
+    draft_prefix_hit_tokens_total: int = 0
+    """Of these, the ones whose KV was there."""
     drafts_total: dict[str, int] = field(default_factory=dict)
     """Drafts of tokens that were guessed and computed, by kind."""
     draft_tokens_total: dict[str, int] = field(default_factory=dict)

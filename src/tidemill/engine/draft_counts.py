@@ -13,6 +13,8 @@ class DraftCounts:
     def __init__(self) -> None:
         self.jumped = 0
         """Forced tokens that took no step of their own."""
+        self.asked = self.hit = 0
+        """Tokens of sequences that proposers compute to guess and could share, and those whose KV was there."""
         self.drafts: Counter[str] = Counter()
         """Drafts that were computed, by kind; and of their tokens, those proposed and those right."""
         self.proposed: Counter[str] = Counter()

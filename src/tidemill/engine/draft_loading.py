@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemill.core.config import EngineConfig
 from tidemill.core.errors import ConfigError
 from tidemill.engine.draft_model import DraftModelProposer
+from tidemill.engine.draft_places import DraftPlaces
 from tidemill.scheduling.kv.space import KvGroupSpace, KvSpace
 from tidemill.scheduling.speculation_kinds import draft_path
 
@@ -26,8 +28,8 @@ class LoadedDraft:
     plan: MemoryPlan
     config: EngineConfig
 
-    def proposer(self, target: Model) -> DraftModelProposer:
-        """The model, ready to guess. Takes its memory."""
+    def proposer(self, target: Model, expiry_seconds: Callable[[], float]) -> DraftModelProposer:
+        """The model, ready to guess. Takes its memory. ``expiry_seconds``: see DraftPlaces."""
         from tidemill.executors.factory import make_executor
         from tidemill.graph.passes.fuse import fuse
 
@@ -38,7 +40,7 @@ class LoadedDraft:
         groups = [KvGroupSpace(num_blocks=pool.num_blocks, block_size=pool.block_size) for pool in pools]
         return DraftModelProposer(
             executor,
-            KvSpace(groups),
+            DraftPlaces(KvSpace(groups), expiry_seconds=expiry_seconds),
             max_step_tokens=self.config.scheduler.max_step_tokens,
             max_tokens=self.model.max_position,
             vocab_size=target.vocab_size,

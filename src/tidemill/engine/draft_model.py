@@ -7,6 +7,8 @@ take is computed over:
     kept       t0 .. t7   d0 s1            d0 was right, s1 was drawn where d1 was not
     here       t0 .. t7   d0 | s1          computed up to d0: the next draft begins with s1
 
+What is there of a prompt that begins like another is not read again (``draft_places``).
+
 It draws by the target's options and with the target's noise (a function of seed, choice and position): where the two
 models agree about what is likely, they draw the same token, at any temperature.
 """
@@ -14,17 +16,18 @@ models agree about what is likely, they draw the same token, at any temperature.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tidemill.core.step import PlanRow, RowOptions, SequenceId, StepPlan
+from tidemill.engine.draft_places import DraftPlace, DraftPlaces
 from tidemill.engine.proposer import Asked
 from tidemill.executors.protocol import Executor
 from tidemill.executors.reference.sampler import draw, probabilities
-from tidemill.scheduling.kv.space import BlockTables, KvSpace
+from tidemill.scheduling.kv.cache import BlockKey
+from tidemill.scheduling.prefix import CacheCounts
 
 __all__ = ["DraftModelProposer"]
 
@@ -32,31 +35,11 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Place:
-    """Where the model stands in a sequence."""
-
-    tables: BlockTables
-    tokens: list[int] = field(default_factory=list)
-    """Those whose KV is in the blocks."""
-    settled: int = 0
-    """So many of them were known when it was last asked: the sequence begins with these for certain."""
-
-    def keep(self, tokens: Sequence[int]) -> None:
-        """Stay as far as the sequence has gone the same way, its newest token excluded."""
-        end = min(len(self.tokens), len(tokens) - 1)
-        same = min(self.settled, end)
-        while same < end and self.tokens[same] == tokens[same]:
-            same += 1
-        del self.tokens[same:]
-        self.settled = len(tokens) - 1
-
-
-@dataclass(slots=True, kw_only=True)
 class _Draft:
     """One sequence's part of a round."""
 
     asked: Asked
-    place: _Place
+    place: DraftPlace
     said: list[int] = field(default_factory=list)
     guessed: list[bytes] = field(default_factory=list)
     """How likely each token of the target's was, where that is asked for."""
@@ -72,7 +55,7 @@ class DraftModelProposer:
     def __init__(
         self,
         executor: Executor,
-        space: KvSpace,
+        places: DraftPlaces,
         *,
         max_step_tokens: int,
         max_tokens: int,
@@ -86,14 +69,18 @@ class DraftModelProposer:
         self._rejection = rejection
         self._guessed: dict[SequenceId, tuple[bytes | None, ...]] = {}
         self._executor = executor
-        self._space = space
+        self._places = places
         self._max_step_tokens = max_step_tokens
-        self._max_tokens = min(max_tokens, space.capacity_tokens)
+        self._max_tokens = min(max_tokens, places.capacity_tokens)
         self._vocab_size = vocab_size
         self._masked = masked
-        self._places: OrderedDict[SequenceId, _Place] = OrderedDict()
         self._steps = 0
         self._broken = False
+
+    @property
+    def reads(self) -> CacheCounts:
+        """See Proposer."""
+        return self._places.counts
 
     def propose(self, asked: Sequence[Asked]) -> Sequence[Sequence[int]]:
         """See Proposer. A model that fails is not asked again: answers go on without it."""
@@ -107,7 +94,8 @@ class DraftModelProposer:
             return [()] * len(asked)
 
     def _propose(self, asked: Sequence[Asked]) -> Sequence[Sequence[int]]:
-        drafts = {one.sequence: _Draft(asked=one, place=self._place(one)) for one in asked}
+        self._places.expire()
+        drafts = {one.sequence: _Draft(asked=one, place=self._places.place(one)) for one in asked}
         held = drafts.keys()
         going = self._catch_up(list(drafts.values()), held)
         while going := [one for one in going if len(one.said) < one.asked.limit and self._may_go_on(one, held)]:
@@ -116,30 +104,36 @@ class DraftModelProposer:
         self._guessed = {one.asked.sequence: tuple(one.guessed) for one in drafts.values() if one.guessed}
         return [drafts[one.sequence].said for one in asked]
 
-    def _place(self, one: Asked) -> _Place:
-        place = self._places.get(one.sequence)
-        if place is None:
-            place = self._places[one.sequence] = _Place(tables=self._space.empty_tables())
-        self._places.move_to_end(one.sequence)
-        place.keep(one.tokens)
-        return place
-
     def _catch_up(self, drafts: list[_Draft], held: Set[SequenceId]) -> list[_Draft]:
         """Compute what sequences have that the model has not read: those that are ready then have their first token.
-        A long prompt takes several rounds, in each as much as a step may have."""
-        budget = self._max_step_tokens
-        taking, rows = [], []
-        for one in drafts:
-            known, tokens = len(one.place.tokens), one.asked.tokens
-            count = min(len(tokens) - known, budget)
-            if count < 1 or not self._grow(one.place, known + count, held):
-                continue
-            budget -= count
-            taking.append(one)
-            rows.append(self._row(one, tokens[known : known + count], drawn=known + count == len(tokens)))
-        if rows:
-            self._run(taking, rows)
-        return [one for one in taking if one.said]
+        A long prompt takes several rounds, in each as much as a step may have. Of those that begin alike the first one
+        computes, and the others take that and go on behind it."""
+        budget, waiting = self._max_step_tokens, drafts
+        while waiting and budget > 0:
+            taking, rows, later = [], [], []
+            computing: set[BlockKey] = set()
+            for one in waiting:
+                tokens = one.asked.tokens
+                self._places.adopt(one.place, tokens)
+                key = self._places.next_key(one.place)
+                if key in computing:
+                    later.append(one)
+                    continue
+                known = len(one.place.tokens)
+                count = min(len(tokens) - known, budget)
+                if count < 1 or not self._grow(one.place, known + count, held):
+                    continue
+                if key is not None:
+                    computing.add(key)
+                budget -= count
+                taking.append(one)
+                rows.append(self._row(one, tokens[known : known + count], drawn=known + count == len(tokens)))
+            if rows:
+                self._run(taking, rows)
+            for one in taking:
+                self._places.settle(one.place)
+            waiting = later
+        return [one for one in drafts if one.said]
 
     def _may_go_on(self, one: _Draft, held: Set[SequenceId]) -> bool:
         return not one.over and self._grow(one.place, len(one.place.tokens) + 1, held)
@@ -184,22 +178,8 @@ class DraftModelProposer:
             guessed = probabilities(own, row.options, proposals=(), mask=mask).astype("<f4")
             one.guessed.append(np.pad(guessed, (0, self._vocab_size - len(guessed))).tobytes())
 
-    def _grow(self, place: _Place, num_tokens: int, held: Set[SequenceId]) -> bool:
-        """Have blocks for so many tokens, taking those of sequences that were not asked for longest; of none in
-        ``held``."""
-        if num_tokens > self._max_tokens:
-            return False
-        while not self._space.grow(place.tables, num_tokens):
-            victim = next((one for one in self._places if one not in held), None)
-            if victim is None:
-                return False
-            self._drop(victim)
-        return True
-
-    def _drop(self, sequence: SequenceId) -> None:
-        place = self._places.pop(sequence, None)
-        if place is not None:
-            self._space.shrink(place.tables, 0)
+    def _grow(self, place: DraftPlace, num_tokens: int, held: Set[SequenceId]) -> bool:
+        return num_tokens <= self._max_tokens and self._places.grow(place, num_tokens, held)
 
     def probabilities(self, sequence: SequenceId) -> tuple[bytes | None, ...]:
         """See Proposer."""
@@ -207,13 +187,14 @@ class DraftModelProposer:
 
     def leave(self, sequence: SequenceId, tokens: Sequence[int], num_prompt: int, scope: tuple[str, str]) -> None:  # noqa: ARG002
         """See Proposer."""
-        self._drop(sequence)
+        self._places.leave(sequence, tokens)
 
     def forget(self, tenant: str | None) -> None:
-        """See Proposer: nothing is told from one sequence to another."""
+        """See Proposer: a tenant's keys are other ones from now on."""
+        if tenant is None:
+            self._places.forget()
 
     def close(self) -> None:
         """See Proposer."""
-        for sequence in tuple(self._places):
-            self._drop(sequence)
+        self._places.close()
         self._executor.close()

@@ -39,7 +39,14 @@ class Drafts:
         self._proposers = tuple(proposers)
         assert lengths is not None or not proposers, "who proposes has to know how much"
         self._lengths = lengths
-        self.counts = DraftCounts()
+        self._counts = DraftCounts()
+
+    @property
+    def counts(self) -> DraftCounts:
+        """What became of drafts, and what they took, since the start."""
+        self._counts.asked = sum(proposer.reads.asked for proposer in self._proposers)
+        self._counts.hit = sum(proposer.reads.hit for proposer in self._proposers)
+        return self._counts
 
     def propose(self) -> float:
         """Propose tokens for every sequence that only lacks its newest one. The seconds it took to guess."""
@@ -114,9 +121,9 @@ class Drafts:
         if not proposed or not kind:
             return
         if kind == "forced":
-            self.counts.jumped += accepted
+            self._counts.jumped += accepted
             return
-        self.counts.add(kind, proposed, accepted)
+        self._counts.add(kind, proposed, accepted)
         sequence.accepted += accepted
         sequence.rejected += proposed - accepted
         if self._lengths is not None:

@@ -103,7 +103,10 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         keys=keys,
         kv_events=kv_events,
         adapters=adapters,
-        proposers=proposers_of(config.scheduler, draft.proposer(model) if draft else None),
+        proposers=proposers_of(
+            config.scheduler,
+            draft.proposer(model, lambda: scheduler.config.prefix_cache_ttl) if draft else None,
+        ),
         lengths=lengths_of(config.scheduler),
         rejection=RejectionSampling() if config.scheduler.speculate_accept == "rejection" else None,
         grammars=Grammars(lambda: _tokenizer(model), model.vocab_size, model.end_token_ids),

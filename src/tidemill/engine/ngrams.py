@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidemill.core.step import SequenceId
-from tidemill.engine.proposer import Asked
+from tidemill.engine.proposer import NO_READS, Asked
 
 __all__ = ["NgramIndex", "NgramProposer"]
 
@@ -71,6 +71,7 @@ class NgramProposer:
     """Proposes from the sequence's own tokens."""
 
     kind = "ngram"
+    reads = NO_READS
 
     def __init__(self) -> None:
         self._indexes: dict[SequenceId, NgramIndex] = {}

@@ -13,12 +13,17 @@ Plain autoregression proposes nothing and keeps one token a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from tidemill.core.step import RowOptions, SequenceId
+from tidemill.scheduling.kv.cache import BlockKey
+from tidemill.scheduling.prefix import CacheCounts
 
-__all__ = ["Asked", "Proposer", "resolve"]
+__all__ = ["NO_READS", "Asked", "Proposer", "resolve"]
+
+NO_READS: Final = CacheCounts()
+"""Of a proposer that computes nothing of a sequence to guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,8 @@ class Asked:
     """Most tokens to propose, at least one."""
     options: Callable[[Sequence[int]], RowOptions]
     """What the draw behind so many proposals depends on. Who draws by it, draws with the target's own noise."""
+    keys: list[BlockKey] = field(default_factory=list)
+    """One for each full block of the tokens; may be kept, and grows with them. None: its KV is shared with nobody."""
 
 
 class Proposer(Protocol):
@@ -43,6 +50,11 @@ class Proposer(Protocol):
     @property
     def kind(self) -> str:
         """Its name in settings and metrics."""
+        ...
+
+    @property
+    def reads(self) -> CacheCounts:
+        """Tokens of sequences that it has to compute before it can guess, and those that it did not."""
         ...
 
     def propose(self, asked: Sequence[Asked]) -> Sequence[Sequence[int]]:

@@ -268,6 +268,7 @@ class GeneratedSequence(EngineSequence):
             tokens=self.tokens,
             num_prompt=self.counters.num_prompt,
             scope=self.scope,
+            keys=self.counters.keys,
             limit=limit,
             options=self._options_behind,
         )

@@ -62,6 +62,8 @@ def engine_stats(
         prefix_hit_tokens_total=cache.hit,
         prefix_missed_again_tokens_total=cache.missed_again,
         jumped_tokens_total=drafts.jumped,
+        draft_prefix_asked_tokens_total=drafts.asked,
+        draft_prefix_hit_tokens_total=drafts.hit,
         drafts_total=dict(drafts.drafts),
         draft_tokens_total=dict(drafts.proposed),
         draft_accepted_tokens_total=dict(drafts.accepted),

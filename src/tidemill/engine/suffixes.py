@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidemill.core.step import SequenceId
-from tidemill.engine.proposer import Asked
+from tidemill.engine.proposer import NO_READS, Asked
 from tidemill.engine.suffix_automaton import Match, SuffixAutomaton
 
 __all__ = ["EarlierAnswers", "SuffixProposer"]
@@ -75,6 +75,7 @@ class SuffixProposer:
     """Proposes from what was answered before."""
 
     kind = "suffix"
+    reads = NO_READS
 
     def __init__(self, most_tokens: int) -> None:
         """``most_tokens``: what is kept of all tenants together, in tokens."""
