@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -14,8 +15,11 @@ from tests.gateway.conftest import CHAT, Behind, Gateway
 from tidemill.bench.scripted.script import ScriptedAnswer, Step
 from tidemill.bench.scripted.server import ScriptedServer
 from tidemill.core.errors import DeadlineExceeded
+from tidemill.core.metrics import NullRecorder
+from tidemill.gateway.proxy.attempt import Attempt
 from tidemill.gateway.proxy.outlet import Outlet
 from tidemill.gateway.proxy.stream_watch import StreamWatch
+from tidemill.gateway.routing.work import Work
 
 GOOD = ScriptedAnswer(steps=(Step(role=True), Step(tokens=1, times=3)))
 BEGUN = (Step(role=True), Step(tokens=1, times=3))
@@ -228,6 +232,27 @@ async def test_a_deadline_while_the_end_is_being_sent_is_no_error_and_no_second_
     await asyncio.gather(sending, return_exceptions=True)
     await out.cut(DeadlineExceeded("the request's time is over"))
     assert b"".join(sent) == passed
+
+
+async def test_an_attempt_is_over_also_where_its_end_is_cancelled(behind: Behind) -> None:
+    """Somebody hangs up in the moment in which an answer has ended and its connection is being given back."""
+    answer = ScriptedAnswer(steps=(*BEGUN, Step(finish="stop"), Step(after=30, tokens=1)))
+    async with behind(answer) as gateway:
+        upstream = gateway.fleet.upstreams[0]
+        permit = upstream.breaker("scripted").enter()
+        assert permit is not None
+        scope = ExitStack()
+        scope.enter_context(permit)
+        flight = scope.enter_context(upstream.flight(Work(tokens=10)))
+        attempt = Attempt(upstream=upstream, permit=permit, flight=flight, scope=scope, record={})
+        attempt.inflow.start(upstream.client, upstream.client.request("/models", {}, b"", method="GET"))
+        await attempt.inflow.begun()
+        ending = asyncio.create_task(attempt.end("answered", NullRecorder()))
+        await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        assert ending.cancelled()
+        assert gateway.in_flight == [0]
 
 
 async def _late(behind: Behind, step: Step) -> str:

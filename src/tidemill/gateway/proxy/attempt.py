@@ -47,10 +47,12 @@ class Attempt:
         kind = outcome if outcome in ("answered", "cancelled") else "failed"
         self.record["outcome"] = outcome
         recorder.add(ATTEMPTS, replica=self.upstream.name, outcome=kind)
-        await self.inflow.close()
-        self.scope.close()
-        if self.span is not None:
-            self.span.close("" if kind == "answered" else outcome)
+        try:
+            await self.inflow.close()
+        finally:  # whoever hangs up just as an answer ends cancels this too
+            self.scope.close()
+            if self.span is not None:
+                self.span.close("" if kind == "answered" else outcome)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -39,9 +39,11 @@ class Inflow:
             return
         if not task.done():
             task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        if self._paused and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()  # the connection may be another request's next
+        try:
+            await asyncio.gather(task, return_exceptions=True)
+        finally:
+            if self._paused and self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()  # the connection may be another request's next
 
     async def begun(self) -> None:
         """Wait for status and headers. Raises ConnectionError."""
